@@ -1,0 +1,61 @@
+"""The file every process of a job reads at start: the accepted job, resolved, and nothing that can change later.
+
+The operator writes it once into a ConfigMap (`run.json`); Learners and Synchronizer read the same text. Identity
+(index, incarnation, site) and secrets come beside it, see `diloco_api.names`.
+"""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from diloco_api.errors import SpecError, first_problem
+from diloco_api.sync_policy import SyncPolicy
+from diloco_api.timeouts import Timeouts
+from diloco_api.train import TrainSpec
+
+RUN_CONFIG_VERSION = 1
+
+
+class RunConfig(BaseModel):
+    """One job as its processes see it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    schema_version: int = RUN_CONFIG_VERSION
+    """Version of this file's layout; a process refuses another one."""
+    job_name: str
+    """`metadata.name` of the job."""
+    job_namespace: str
+    """`metadata.namespace` of the job."""
+    job_uid: str
+    """`metadata.uid` of the job; every message and token names it."""
+    policy: SyncPolicy
+    """The resolved synchronisation policy."""
+    train: TrainSpec
+    """What is trained, on what, how: the job's own `spec.train`."""
+    budget_tokens: int = Field(gt=0)
+    """Tokens of the whole job, a multiple of nothing in particular; the last batch may be short."""
+    replicas: int = Field(gt=0)
+    """Learners wanted."""
+    min_learners: int = Field(gt=0)
+    """Least number of Learners with which a synchronous job may start."""
+    timeouts: Timeouts = Timeouts()
+    """All deadlines."""
+    synchronizer_port: int = Field(ge=0, lt=65536)
+    """gRPC port the Synchronizer binds (0 only in tests: any free one)."""
+    admin_port: int = Field(ge=0, lt=65536)
+    """HTTP port of `Admin` (progress, drain)."""
+    synchronizer_metrics_port: int = Field(ge=0, lt=65536)
+    """Plain HTTP port of the Synchronizer's `/metrics` and `/healthz`."""
+    learner_metrics_port: int = Field(ge=0, lt=65536)
+    """Plain HTTP port of a Learner's `/metrics`; 0 binds any free one (local runs)."""
+
+
+def read_run_config(path: Path) -> RunConfig:
+    """Parse `run.json`; raises SpecError naming file and field when it is not one of this version."""
+    try:
+        return RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise SpecError(f"{path}: {first_problem(error)}") from error
