@@ -70,9 +70,6 @@ class Contributed:
     key: Key
     turn: int
     base_version: int
-    stage_step: int
-    c_tokens: int
-    c_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +84,14 @@ class AnsweredNothing:
 
 @dataclass(frozen=True, slots=True)
 class MergeDone:
-    """The merge asked for by `Merge` is durable and published; `seconds` is its cost, durability included."""
+    """The merge asked for by `Merge` is durable and published.
+
+    `merged` are the keys of `Merge.contributions`; `seconds` is the cost, durability included.
+    """
 
     fragment: int
     version: int
+    merged: tuple[Key, ...]
     seconds: float
 
 
