@@ -1,8 +1,13 @@
 """The decisions of the Synchronizer as one pure function: `step(state, event, now) -> (state, effects)`.
 
 It knows who takes part, which rounds are open, who answered, when a round closes and when the job ends. It knows no
-tensors, sockets, files or clocks; the engine executes the effects and reports back through events. Effects are to be
-executed in order. Running an event twice is harmless.
+tensors, sockets, files or clocks; the engine executes the effects and reports back through events. Running an event
+twice is harmless.
+
+The engine's part: effects are executed in order, and what they cause at once (`PoolChanged` after `MarkGone` or
+`Refuse`) is stepped before any event from outside, since the end of the job is judged from it. A Turns stream that has
+just been opened is told `open_turns`. `RejectJoin` with `newest` equal to the asking incarnation means "not yet": its
+earlier bodies are still settling.
 
 Rounds follow DiLoCo (arXiv 2311.08105) and Streaming DiLoCo (2501.18512) where everyone is expected, and Decoupled
 DiLoCo (2604.21428) where turns ask and a quorum answers.
@@ -27,8 +32,8 @@ from diloco_trainer.algorithm.events import (
     Merge,
     MergeDone,
     PoolChanged,
-    Refuse,
     RefusalReason,
+    Refuse,
     Tick,
     Void,
 )
