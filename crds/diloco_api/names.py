@@ -1,0 +1,227 @@
+"""Every name two parts of the system must agree on: labels, objects, variables, folders, ports, conditions, reasons.
+
+Strings only; what is done with them is decided elsewhere. Metric names live with the metrics.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from hashlib import sha256
+
+GROUP = "diloco.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "DiLoCoJob"
+PLURAL = "dilocojobs"
+SINGULAR = "dilocojob"
+SHORT_NAME = "dlj"
+
+LABEL_JOB_NAME = f"{GROUP}/job-name"
+LABEL_JOB_NAMESPACE = f"{GROUP}/job-namespace"
+LABEL_JOB_UID = f"{GROUP}/job-uid"
+LABEL_ORIGIN = f"{GROUP}/origin"
+LABEL_ROLE = f"{GROUP}/role"
+LABEL_SITE = f"{GROUP}/site"
+LABEL_LEARNER_INDEX = f"{GROUP}/learner-index"
+LABEL_INCARNATION = f"{GROUP}/incarnation"
+LABEL_EXECUTION_ATTEMPT = f"{GROUP}/execution-attempt"
+ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+
+
+class Role(StrEnum):
+    """Value of the label `role` and of DILOCO_ROLE."""
+
+    LEARNER = "learner"
+    SYNCHRONIZER = "synchronizer"
+
+
+LOCAL_SITE = "local"
+"""Name of the one site of a local run."""
+
+# --- what a process is given --------------------------------------------------------------------------------------
+
+ENV_ROLE = "DILOCO_ROLE"
+ENV_LEARNER_INDEX = "DILOCO_LEARNER_INDEX"
+ENV_INCARNATION = "DILOCO_INCARNATION"
+ENV_SITE = "DILOCO_SITE"
+ENV_CONFIG_DIR = "DILOCO_CONFIG_DIR"
+ENV_ADDRESS_DIR = "DILOCO_ADDRESS_DIR"
+ENV_CREDENTIALS_DIR = "DILOCO_CREDENTIALS_DIR"
+ENV_STATE_DIR = "DILOCO_STATE_DIR"
+ENV_SCRATCH_DIR = "DILOCO_SCRATCH_DIR"
+ENV_DEVICE = "DILOCO_DEVICE"
+ENV_THREADS = "DILOCO_THREADS"
+
+MOUNT_CONFIG = "/etc/diloco/config"
+MOUNT_ADDRESS = "/etc/diloco/address"
+MOUNT_CREDENTIALS = "/etc/diloco/credentials"
+MOUNT_STATE = "/var/lib/diloco"
+MOUNT_SCRATCH = "/var/tmp/diloco"
+
+FILE_RUN_CONFIG = "run.json"
+FILE_ADDRESSES = "addresses"
+"""In the address folder: one host:port a line."""
+FILE_TOKEN = "token"
+"""In a Learner's credentials folder: its bearer token."""
+FILE_KEY = "key"
+"""In the Synchronizer's credentials folder: the key of the job's tokens."""
+FILE_TAPE = "tape.jsonl"
+"""In a Learner's scratch folder."""
+FILE_OUTER = "outer.safetensors"
+"""In the Synchronizer's state folder: the final outer parameters."""
+
+SYNCHRONIZER_PORT = 29400
+ADMIN_PORT = 29401
+METRICS_PORT = 29402
+
+LEARNER_COMMAND = ("python", "-m", "diloco_trainer.learner")
+SYNCHRONIZER_COMMAND = ("python", "-m", "diloco_trainer.synchronizer")
+
+# --- names of objects ---------------------------------------------------------------------------------------------
+
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+JOB_NAME_MAX_LENGTH = 63
+_CUT = 38  # with 8 hex, an index below 256 and an incarnation of 11 digits a name has at most 63 characters
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+
+
+def object_name(job_name: str, job_uid: str, suffix: str) -> str:
+    """`<job, cut to 38>-<8 hex of its uid>-<suffix>`: two jobs of one name, now or later, never share an object."""
+    return f"{job_name[:_CUT].rstrip('-')}-{job_uid.replace('-', '')[:8].lower()}-{suffix}"
+
+
+def learner_name(job_name: str, job_uid: str, index: int, incarnation: int) -> str:
+    """Pod and Secret of one incarnation of one Learner."""
+    return object_name(job_name, job_uid, f"{index}-{incarnation}")
+
+
+def synchronizer_name(job_name: str, job_uid: str) -> str:
+    """Deployment, Service, Secret and PersistentVolumeClaim of the Synchronizer."""
+    return object_name(job_name, job_uid, "synchronizer")
+
+
+def config_name(job_name: str, job_uid: str) -> str:
+    """ConfigMap with the run config."""
+    return object_name(job_name, job_uid, "config")
+
+
+def address_name(job_name: str, job_uid: str) -> str:
+    """ConfigMap with the Synchronizer's addresses."""
+    return object_name(job_name, job_uid, "address")
+
+
+def label_value(text: str) -> str:
+    """`text` where it is a legal label value, else a readable part of it and a hash; at most 63 characters."""
+    if len(text) <= 63 and (not text or _LABEL_VALUE.fullmatch(text)):
+        return text
+    readable = re.sub(r"[^-A-Za-z0-9_.]", "-", text[:46]).strip("-_.")
+    return f"{readable}-{sha256(text.encode()).hexdigest()[:16]}".lstrip("-")
+
+
+def spec_hash(manifest: Mapping[str, object]) -> str:
+    """16 hex digits of a JSON-able manifest: the annotation by which drift is noticed without comparing live specs."""
+    return sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:16]
+
+
+# --- status -------------------------------------------------------------------------------------------------------
+
+
+class JobPhase(StrEnum):
+    """`status.phase`, for human eyes: no code reads it."""
+
+    REJECTED = "Rejected"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    DEGRADED = "Degraded"
+    STOPPED = "Stopped"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class LearnerPhase(StrEnum):
+    """`status.learnerStatuses[].state`."""
+
+    PENDING = "Pending"  # committed, not running yet
+    STARTING = "Starting"  # its pod runs, the Synchronizer has not heard it
+    RUNNING = "Running"  # heard
+    STALLED = "Stalled"  # its pod runs, but it is unheard for too long
+    BACK_OFF = "BackOff"  # failed; the next incarnation waits until notBefore
+    PARKED = "Parked"  # restart budget spent
+    STOPPED = "Stopped"  # drained or removed by our own wish
+    SUCCEEDED = "Succeeded"
+
+
+class ConditionType(StrEnum):
+    ACCEPTED = "Accepted"
+    SYNCHRONIZER_READY = "SynchronizerReady"
+    QUORUM_MET = "QuorumMet"
+    PROGRESSING = "Progressing"
+    DEGRADED = "Degraded"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+class Reason(StrEnum):
+    """Closed set of condition reasons; `CONDITION_REASONS` says which go where."""
+
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    READY = "Ready"
+    PENDING = "Pending"
+    CRASH_LOOP = "CrashLoop"
+    RESTORING_STATE = "RestoringState"
+    ENOUGH_LEARNERS = "EnoughLearners"
+    TOO_FEW_LEARNERS = "TooFewLearners"
+    OUTER_STEP_ADVANCING = "OuterStepAdvancing"
+    WAITING_FOR_QUORUM = "WaitingForQuorum"
+    NO_OUTER_STEP_SINCE = "NoOuterStepSince"
+    STOPPED = "Stopped"
+    FINISHED = "Finished"
+    LEARNERS_MISSING = "LearnersMissing"
+    LEARNER_PARKED = "LearnerParked"
+    AS_DESIRED = "AsDesired"
+    TOKEN_BUDGET_REACHED = "TokenBudgetReached"
+    STEP_BUDGET_REACHED = "StepBudgetReached"
+    ROUND_BUDGET_REACHED = "RoundBudgetReached"
+    DATA_EXHAUSTED = "DataExhausted"
+    RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
+    FATAL_EXIT_CODE = "FatalExitCode"
+    STATE_LOST = "StateLost"
+
+
+CONDITION_REASONS: Mapping[ConditionType, tuple[frozenset[Reason], frozenset[Reason]]] = {
+    ConditionType.ACCEPTED: (frozenset({Reason.VALID}), frozenset({Reason.INVALID_SPEC})),
+    ConditionType.SYNCHRONIZER_READY: (
+        frozenset({Reason.READY}),
+        frozenset({Reason.PENDING, Reason.CRASH_LOOP, Reason.RESTORING_STATE, Reason.STOPPED, Reason.FINISHED}),
+    ),
+    ConditionType.QUORUM_MET: (
+        frozenset({Reason.ENOUGH_LEARNERS}),
+        frozenset({Reason.TOO_FEW_LEARNERS, Reason.STOPPED, Reason.FINISHED}),
+    ),
+    ConditionType.PROGRESSING: (
+        frozenset({Reason.OUTER_STEP_ADVANCING}),
+        frozenset({Reason.WAITING_FOR_QUORUM, Reason.NO_OUTER_STEP_SINCE, Reason.STOPPED, Reason.FINISHED}),
+    ),
+    ConditionType.DEGRADED: (
+        frozenset({Reason.LEARNERS_MISSING, Reason.LEARNER_PARKED}),
+        frozenset({Reason.AS_DESIRED, Reason.STOPPED, Reason.FINISHED}),
+    ),
+    ConditionType.COMPLETE: (
+        frozenset(
+            {
+                Reason.TOKEN_BUDGET_REACHED,
+                Reason.STEP_BUDGET_REACHED,
+                Reason.ROUND_BUDGET_REACHED,
+                Reason.DATA_EXHAUSTED,
+            }
+        ),
+        frozenset(),
+    ),
+    ConditionType.FAILED: (
+        frozenset({Reason.RESTART_BUDGET_EXHAUSTED, Reason.FATAL_EXIT_CODE, Reason.STATE_LOST}),
+        frozenset(),
+    ),
+}
+"""Reasons with which a condition may be True, and those with which it may be False."""
