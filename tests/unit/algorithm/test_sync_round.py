@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 import pytest
+
 from diloco_trainer.algorithm.events import (
     Admit,
     Announce,
@@ -24,14 +25,15 @@ from diloco_trainer.algorithm.events import (
     Merge,
     MergeDone,
     PoolChanged,
-    Refuse,
     RefusalReason,
+    Refuse,
     RejectJoin,
     SkipTurn,
     Start,
     Tick,
     Void,
 )
+from diloco_trainer.algorithm.quorum import effective_quorum
 from diloco_trainer.algorithm.round_state import RoundConfig, RoundState, Stage, initial_state
 from diloco_trainer.algorithm.sync_round import next_deadline, open_turns, step
 
@@ -290,6 +292,20 @@ def test_empty_expected_set_is_refilled_by_the_next_admission() -> None:
     assert rounds.state.rounds[0].expected == {(0, 2)}
 
 
+def test_learner_that_left_no_longer_holds_up_a_synchronous_round() -> None:
+    rounds = synchronous(0, 1)
+    rounds.send(rounds.body(0, turn=1))
+    (merge,) = only(Merge, rounds.send(Left(1, 1)))
+    assert [key.index for key in merge.contributions] == [0]
+
+
+def test_body_of_a_learner_that_was_given_up_is_refused() -> None:
+    rounds = decoupled(0, 1)
+    rounds.send(rounds.body(0, 1, turn=1), Left(0, 1))
+    another = rounds.body(0, 0, turn=1)
+    assert rounds.send(another) == [Refuse(another.key, RefusalReason.GONE)]
+
+
 # --- Decoupled turns --------------------------------------------------------------------------------------------
 
 
@@ -353,6 +369,13 @@ def test_quorum_shrinks_to_the_live_learners() -> None:
     rounds.at(25.0, Heard(0, 1, 1.0, False), rounds.body(0, 1, turn=1))
     assert only(Merge, rounds.all_effects) == []
     assert only(Merge, rounds.at(31.0, Tick())), "the other one is dead now"
+
+
+@pytest.mark.parametrize(
+    ("min_quorum", "num_live", "expected"), [(1, 0, 1), (1, 3, 1), (2, 3, 2), (5, 3, 3), (3, 0, 1)]
+)
+def test_quorum_asks_for_at_least_one_and_at_most_the_live(min_quorum: int, num_live: int, expected: int) -> None:
+    assert effective_quorum(min_quorum, num_live) == expected
 
 
 def test_round_with_nothing_but_empty_answers_is_void() -> None:

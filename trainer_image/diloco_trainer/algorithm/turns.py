@@ -39,7 +39,7 @@ def open_round(current: FragmentRound, turn: int, now: float) -> FragmentRound:
         open_turn=turn,
         opened_at=now,
         quorum_at=None,
-        first_at=now if current.num_counted else None,
+        first_at=None,
         nothings=frozenset(),
     )
 
