@@ -63,7 +63,8 @@ def _install(venv: Path, python: Path) -> None:
     install = _installer(python, uv)
     if not _has_torch(python):
         _install_torch(install)
-    subprocess.run([*install, "--editable", f"{ROOT}[dev]"], check=True)
+    quiet = [] if uv else ["--quiet"]  # pip would list every package that is there already
+    subprocess.run([*install, *quiet, "--editable", f"{ROOT}[dev]"], check=True)
 
 
 def _make_venv(venv: Path, uv: str | None) -> None:
@@ -101,7 +102,7 @@ def _install_torch(install: list[str]) -> None:
         subprocess.run([*install, "--index-url", TORCH_CPU_INDEX, requirement], check=True)
     else:
         why = "an NVIDIA GPU is present" if _has_gpu() else "PyTorch's CPU index does not answer"
-        _say(f"downloading: {requirement}, default build because {why}: about 2.5 GB, 5.3 GB on disk;")
+        _say(f"downloading: {requirement}, default build because {why}: about 3 GB, 5.3 GB on disk;")
         _say("             and about 100 MB of other packages. This may take several minutes.")
         _need_disk(9)
         subprocess.run([*install, requirement], check=True)
