@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from diloco_api.errors import SpecError, first_problem
-from diloco_api.sync_policy import SyncPolicy
+from diloco_api.policy import SyncPolicy
 from diloco_api.timeouts import Timeouts
 from diloco_api.train import TrainSpec
 
@@ -35,6 +35,8 @@ class RunConfig(BaseModel):
     """What is trained, on what, how: the job's own `spec.train`."""
     budget_tokens: int = Field(gt=0)
     """Tokens of the whole job, a multiple of nothing in particular; the last batch may be short."""
+    budget_reason: str = "TokenBudgetReached"
+    """Reason with which the job is Complete once the budget is merged (data may run out before)."""
     replicas: int = Field(gt=0)
     """Learners wanted."""
     min_learners: int = Field(gt=0)

@@ -1,9 +1,19 @@
-"""`spec.train`: what is trained, on what and how. Immutable unless a field says otherwise."""
+"""`spec.train`: what is trained, on what and how. Immutable: a job is one experiment.
 
+`problems` holds the rules between its fields. `SpecModel` is the base of everything a user writes.
+"""
+
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+from diloco_api import rules
+from diloco_api.errors import Problem
+from diloco_api.rules import rule
+
+PATH = "spec.train"
 
 
 class SpecModel(BaseModel):
@@ -14,6 +24,7 @@ class SpecModel(BaseModel):
         populate_by_name=True,
         frozen=True,
         extra="forbid",
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
 
@@ -21,12 +32,16 @@ class SpecModel(BaseModel):
 class GptSpec(SpecModel):
     """The built-in decoder: RMSNorm, rotary positions, QK-norm, scaled dot-product attention; bytes as tokens."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(rule("self.hidden % (2 * self.heads) == 0", rules.EVEN_HEAD, "hidden"))
+    )
+
     layers: int = Field(default=4, ge=1, le=512)
     """Transformer blocks. Default 4, a model for one CPU core."""
     hidden: int = Field(default=128, ge=8, le=65536)
     """Width of the residual stream. Default 128."""
     heads: int = Field(default=4, ge=1, le=1024)
-    """Attention heads; `hidden` divided by `heads` must be an even whole number. Default 4."""
+    """Attention heads; `hidden` must be a multiple of 2 * `heads`. Default 4."""
     mlp_ratio: int = Field(default=4, ge=1, le=16)
     """Width of the feed-forward part over `hidden`. Default 4."""
     tie_embeddings: bool = False
@@ -53,7 +68,7 @@ class AdamWSpec(SpecModel):
     """Inner optimizer; its state is never reset or synchronised at an outer step (arXiv 2311.08105, section 2)."""
 
     learning_rate: float = Field(default=1e-3, gt=0, le=10)
-    """Peak rate. Default 1e-3. Mutable."""
+    """Peak rate. Default 1e-3."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Default 0.9."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -75,6 +90,16 @@ class ScheduleSpec(SpecModel):
 
 class BatchSpec(SpecModel):
     """Batch of one Learner."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule(
+                "!has(self.microBatch) || self.sequences % self.microBatch == 0",
+                rules.MICRO_BATCH_DIVIDES,
+                "microBatch",
+            )
+        )
+    )
 
     sequences: int = Field(default=8, ge=1, le=65536)
     """Sequences of one inner step of one Learner. Default 8."""
@@ -112,3 +137,13 @@ class TrainSpec(SpecModel):
     """Seeds version 0, the order of the data and stochastic rounding. Default 0."""
     evaluation: EvaluationSpec = EvaluationSpec()
     """Validation."""
+
+
+def problems(train: TrainSpec) -> Iterator[Problem]:
+    """Every broken rule between fields of `spec.train`."""
+    model, batch = train.model, train.batch
+    if model.hidden % (2 * model.heads):
+        yield Problem(f"{PATH}.model.hidden", f"{model.hidden}", f"{rules.EVEN_HEAD} (heads is {model.heads})")
+    if batch.micro_batch is not None and batch.sequences % batch.micro_batch:
+        rule_text = f"{rules.MICRO_BATCH_DIVIDES} ({batch.sequences})"
+        yield Problem(f"{PATH}.batch.microBatch", f"{batch.micro_batch}", rule_text)

@@ -1,0 +1,200 @@
+"""`status` of a DiLoCoJob: what was observed, written by the operator alone, through the status subresource.
+
+Unknown fields are ignored, so that an older operator can read what a newer one wrote. Ratios are strings, as floats do
+not compare in Kubernetes; times are RFC 3339 in UTC.
+"""
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, JsonValue, WithJsonSchema
+
+from diloco_api.policy import SyncPolicy
+from diloco_api.train import SpecModel
+
+MAX_LEARNERS = 256
+MAX_SITES = 32
+MAX_MESSAGE = 256
+
+Time = Annotated[str, Field(max_length=32), WithJsonSchema({"type": "string", "format": "date-time"})]
+Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
+Name = Annotated[str, Field(max_length=63)]
+Ratio = Annotated[str, Field(max_length=16)]
+Count = Annotated[int, Field(ge=0)]
+
+
+def _list_map(key: str) -> dict[str, JsonValue]:
+    """Rows are merged by this key, not by position."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+class StatusModel(SpecModel):
+    """Base of what is observed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Condition(StatusModel):
+    """As metav1.Condition."""
+
+    type: Name
+    """See `diloco_api.names.ConditionType`."""
+    status: Annotated[str, Field(max_length=7, json_schema_extra={"enum": ["True", "False", "Unknown"]})]
+    """True, False or Unknown."""
+    reason: Name
+    """One CamelCase word of a closed set."""
+    message: Message = ""
+    """For people; without times and counters."""
+    last_transition_time: Time
+    """When `status` changed last."""
+    observed_generation: Count | None = None
+    """Generation of the spec this was found for."""
+
+
+class LearnerCounts(StatusModel):
+    """Learners by what their newest incarnation is doing."""
+
+    desired: Count = 0
+    """Learners wanted now."""
+    ready: Count = 0
+    """Heard by the Synchronizer."""
+    active: Count = 0
+    """With a running pod or process."""
+    succeeded: Count = 0
+    """Ended well."""
+    failed: Count = 0
+    """Backing off or parked."""
+    pending: Count = 0
+    """Waiting to be started."""
+    summary: Annotated[str, Field(max_length=16)] = ""
+    """`ready/desired`, for `kubectl get`."""
+
+
+class SiteStatus(StatusModel):
+    """One site."""
+
+    name: Name
+    """Name of the site."""
+    desired: Count = 0
+    """Learners placed there."""
+    ready: Count = 0
+    """Of these, heard by the Synchronizer."""
+    reason: Annotated[str, Field(max_length=63)] = ""
+    """Why the site is not used or not reachable; empty when all is well."""
+
+
+class LearnerStatus(StatusModel):
+    """One Learner index. Its incarnation is committed here before its pod is created."""
+
+    index: Annotated[int, Field(ge=0, lt=MAX_LEARNERS)]
+    """Stable index of the Learner."""
+    site: Name
+    """Where its newest incarnation is placed."""
+    incarnation: Annotated[int, Field(ge=1)]
+    """The newest; all older ones are fenced."""
+    pod_name: Name
+    """Its pod or process."""
+    state: Annotated[str, Field(max_length=32)]
+    """See `diloco_api.names.LearnerPhase`."""
+    reason: Annotated[str, Field(max_length=63)] = ""
+    """Why it is in this state."""
+    restarts: Count = 0
+    """Incarnations started after the first."""
+    restarts_counted: Count = 0
+    """Of these, those that count against `failurePolicy.maxRestarts`."""
+    not_before: Time | None = None
+    """Back-off: the next incarnation does not start earlier."""
+    message: Message = ""
+    """For people."""
+
+
+class ProgressStatus(StatusModel):
+    """As told by the Synchronizer."""
+
+    percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """Trained, undiscarded tokens over the budget, rounded down."""
+    tokens: Count = 0
+    """Tokens merged into the outer parameters."""
+    outer_steps: Count = 0
+    """Merges of all fragments."""
+    outer_rounds: Count = 0
+    """Outer steps of the fragment that has fewest."""
+    eta_seconds: Count | None = None
+    """Seconds left at the present pace; absent while unknown."""
+    last_updated_time: Time
+    """When the Synchronizer said so."""
+
+
+class PortsStatus(StatusModel):
+    """Ports of the Synchronizer, chosen once."""
+
+    synchronizer: Annotated[int, Field(ge=1, le=65535)]
+    """gRPC."""
+    admin: Annotated[int, Field(ge=1, le=65535)]
+    """Progress and drain."""
+    metrics: Annotated[int, Field(ge=1, le=65535)]
+    """/metrics and /healthz."""
+
+
+class ResolvedStatus(StatusModel):
+    """What was decided at acceptance and holds for the job's life."""
+
+    policy: Annotated[SyncPolicy, WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+    """The complete synchronisation policy, all defaults and presets filled in."""
+    budget_tokens: Annotated[int, Field(gt=0)]
+    """Tokens of the whole job."""
+    budget_reason: Name
+    """Reason with which the job will be Complete once they are merged."""
+    template_version: Annotated[int, Field(ge=1)]
+    """Version of the pod templates its pods are built from."""
+    protocol_version: Annotated[int, Field(ge=1)]
+    """Version of the protocol between Learners and Synchronizer."""
+    ports: PortsStatus
+    """Ports in use."""
+
+
+class GoodputStatus(StatusModel):
+    """Shares of the time or work paid for, each from 0 to 1 with four digits."""
+
+    capacity: Ratio = ""
+    """Learner-seconds spent training over learner-seconds wanted."""
+    accepted: Ratio = ""
+    """Tokens merged over tokens the wanted Learners could have trained."""
+    uptime: Ratio = ""
+    """Share of the time in which outer steps advanced within their deadline."""
+
+
+class JobStatus(StatusModel):
+    """What was observed of the job."""
+
+    observed_generation: Count = 0
+    """Generation of the spec the operator has acted upon."""
+    phase: Annotated[str, Field(max_length=32)] = ""
+    """Summary for people; see `diloco_api.names.JobPhase`."""
+    conditions: list[Condition] = Field(default=[], max_length=16, json_schema_extra=_list_map("type"))
+    """Accepted, SynchronizerReady, QuorumMet, Progressing, Degraded, Complete, Failed; the last two are final."""
+    start_time: Time | None = None
+    """When the job was accepted."""
+    completion_time: Time | None = None
+    """When it became Complete or Failed."""
+    last_progress_time: Time | None = None
+    """When an outer step last advanced."""
+    execution_attempt: Count = 0
+    """Grows by one whenever the job is started, restarted or resumed, before anything is created."""
+    learners: LearnerCounts = LearnerCounts()
+    """Counts of Learners."""
+    sites: list[SiteStatus] = Field(default=[], max_length=MAX_SITES, json_schema_extra=_list_map("name"))
+    """Sites in use."""
+    site_summary: Annotated[str, Field(max_length=16)] = ""
+    """`reachable/all` sites, for `kubectl get`."""
+    learner_statuses: list[LearnerStatus] = Field(
+        default=[], max_length=MAX_LEARNERS, json_schema_extra=_list_map("index")
+    )
+    """One row per Learner index."""
+    progress: ProgressStatus | None = None
+    """Absent until the Synchronizer was heard."""
+    resolved: ResolvedStatus | None = None
+    """Absent until the job is accepted."""
+    goodput: GoodputStatus = GoodputStatus()
+    """How well the capacity is used."""
+    selector: Annotated[str, Field(max_length=256)] = ""
+    """Label selector of the Learner pods, for the scale subresource."""

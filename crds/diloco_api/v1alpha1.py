@@ -1,0 +1,172 @@
+"""`diloco.dev/v1alpha1` `DiLoCoJob`: the only source of the CRD, of its defaults and of its documentation.
+
+A manifest needs `spec.train.data` and `spec.learners.replicas`, everything else has a default. `spec` is what the user
+wants, `status` (see `diloco_api.status`) what was observed. Rules between fields are in `sync_policy`, `train` and
+`accept`; what CEL can express of them is enforced by API servers, too. Only `learners` and `failurePolicy` can be
+changed once a job exists.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from diloco_api import rules
+from diloco_api.algorithm import AlgorithmSpec
+from diloco_api.rules import NEVER_CHANGES, rule
+from diloco_api.status import MAX_LEARNERS, JobStatus
+from diloco_api.train import SpecModel, TrainSpec
+
+_IMMUTABLE = rules.cel(NEVER_CHANGES)
+_Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class BudgetSpec(SpecModel):
+    """When the job is Complete; the merged work of all Learners counts."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule(
+                "(has(self.tokens) ? 1 : 0) + (has(self.innerSteps) ? 1 : 0) + (has(self.outerRounds) ? 1 : 0) <= 1",
+                rules.ONE_BUDGET,
+            )
+        )
+    )
+
+    tokens: int | None = Field(default=None, ge=1, le=10**16)
+    """Tokens of the whole job. Default, where nothing is set: 20 per parameter of the model (arXiv 2203.15556)."""
+    inner_steps: int | None = Field(default=None, ge=1, le=10**9)
+    """Inner steps of each of `learners.replicas` Learners."""
+    outer_rounds: int | None = Field(default=None, ge=1, le=10**9)
+    """Outer steps of every fragment, each standing for `syncEvery` inner steps of `learners.replicas` Learners."""
+
+
+class LearnersSpec(SpecModel):
+    """How many Learners train. Mutable."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule("self.min <= self.replicas", rules.REPLICAS_AT_LEAST_MIN, "replicas"),
+            rule("!has(self.max) || self.replicas <= self.max", rules.REPLICAS_AT_MOST_MAX, "replicas"),
+        )
+    )
+
+    replicas: int = Field(ge=1, le=MAX_LEARNERS)
+    """Learners wanted. Required. What depends on it (outer learning rate, budgets in steps, step schedules) is fixed
+    with its value at acceptance."""
+    min: int = Field(default=1, ge=1, le=MAX_LEARNERS)
+    """Fewer than this many that can still be restarted fail the job; synchronous presets start with them when not all
+    are there in time. Default 1."""
+    max: int | None = Field(default=None, ge=1, le=MAX_LEARNERS)
+    """Upper bound of `replicas` over the job's life. Default: `replicas`."""
+
+
+class SynchronizerSpec(SpecModel):
+    """The Synchronizer. Immutable."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule("!has(self.port) || !has(self.adminPort) || self.port != self.adminPort", rules.PORTS_DIFFER, "port"),
+            rule(
+                "!has(self.port) || !has(self.metricsPort) || self.port != self.metricsPort",
+                rules.PORTS_DIFFER,
+                "port",
+            ),
+            rule(
+                "!has(self.adminPort) || !has(self.metricsPort) || self.adminPort != self.metricsPort",
+                rules.PORTS_DIFFER,
+                "adminPort",
+            ),
+        )
+    )
+
+    port: _Port | None = None
+    """gRPC port for Learners. Default: a free one, chosen once per work folder."""
+    admin_port: _Port | None = None
+    """HTTP port for progress and drain. Default: as `port`."""
+    metrics_port: _Port | None = None
+    """HTTP port of /metrics and /healthz. Default: as `port`."""
+
+
+class FailurePolicySpec(SpecModel):
+    """What failures cost. Mutable."""
+
+    max_restarts: int = Field(default=10, ge=0, le=1000)
+    """Restarts of one Learner index that count (its own failures, not disruptions) before it is parked; the job fails
+    when fewer than `learners.min` are left. Default 10."""
+
+
+class JobSpec(SpecModel):
+    """What the user wants."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule(
+                "!has(self.algorithm.quorum.minLearners) || type(self.algorithm.quorum.minLearners) == string || "
+                "self.algorithm.quorum.minLearners <= "
+                "(has(self.learners.max) ? self.learners.max : self.learners.replicas)",
+                rules.QUORUM_AT_MOST_LEARNERS,
+                "algorithm.quorum.minLearners",
+            )
+        )
+    )
+
+    algorithm: AlgorithmSpec = Field(default=AlgorithmSpec(), json_schema_extra=_IMMUTABLE)
+    """How Learners are kept together. Immutable."""
+    train: TrainSpec = Field(json_schema_extra=_IMMUTABLE)
+    """What is trained, on what and how. Immutable."""
+    budget: BudgetSpec = Field(default=BudgetSpec(), json_schema_extra=_IMMUTABLE)
+    """When the job is Complete. Immutable."""
+    learners: LearnersSpec
+    """How many Learners train. Mutable."""
+    synchronizer: SynchronizerSpec = Field(default=SynchronizerSpec(), json_schema_extra=_IMMUTABLE)
+    """The Synchronizer. Immutable."""
+    failure_policy: FailurePolicySpec = FailurePolicySpec()
+    """What failures cost. Mutable."""
+
+
+class ObjectMeta(SpecModel):
+    """The part of Kubernetes' metadata that is used; everything else is carried along."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+    """A DNS label, as names of pods and Services are made from it."""
+    namespace: str = "default"
+    """Namespace of the job."""
+    uid: str = ""
+    """Identity of the job for ever; empty in a manifest."""
+    generation: int = 0
+    """Counts changes of the spec."""
+    resource_version: str = ""
+    """For guarded writes."""
+    creation_timestamp: str | None = None
+    """When the object was created."""
+    deletion_timestamp: str | None = None
+    """When its deletion was asked for."""
+    finalizers: list[str] = Field(default_factory=list)
+    """Who still has to clean up."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of the user."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations of the user."""
+
+
+class DiLoCoJob(SpecModel):
+    """One training run of Learners that are joined by a Synchronizer."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules.cel(
+            rule("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')", rules.JOB_NAME, "metadata.name")
+        )
+    )
+
+    api_version: Literal["diloco.dev/v1alpha1"] = "diloco.dev/v1alpha1"
+    """Always diloco.dev/v1alpha1."""
+    kind: Literal["DiLoCoJob"] = "DiLoCoJob"
+    """Always DiLoCoJob."""
+    metadata: ObjectMeta
+    """Name and identity."""
+    spec: JobSpec
+    """What the user wants."""
+    status: JobStatus = JobStatus()
+    """What was observed."""
