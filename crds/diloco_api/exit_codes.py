@@ -1,7 +1,7 @@
 """Exit codes of Learner and Synchronizer processes: how they tell the operator what became of them.
 
-A process that fails by a user's mistake also prints one line `error: ...` to stderr. What the operator does about a code
-is decided in its planning; here is only the meaning.
+A process that fails by a user's mistake also prints one line `error: ...` to stderr. What the operator does about a
+code is decided in its planning; here is only the meaning.
 """
 
 from enum import IntEnum

@@ -80,7 +80,7 @@ SYNCHRONIZER_COMMAND = ("python", "-m", "diloco_trainer.synchronizer")
 
 # --- names of objects ---------------------------------------------------------------------------------------------
 
-JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+JOB_NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 JOB_NAME_MAX_LENGTH = 63
 _CUT = 38  # with 8 hex, an index below 256 and an incarnation of 11 digits a name has at most 63 characters
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

@@ -1,8 +1,8 @@
 """Bearer tokens of one job: who may speak as which incarnation, and who may ask `Admin`.
 
-A token is `v1.<claims>.<HMAC-SHA256>`, both parts base64url without padding; the claims are readable, the key stays with
-operator and Synchronizer. The MAC covers the claims, whose kind keeps a Learner's token from opening `Admin`. Tokens do
-not expire: a newer incarnation fences the older ones, and the key dies with the job. No key is made here.
+A token is `v1.<claims>.<HMAC-SHA256>`, both parts base64url without padding; the claims are readable, the key stays
+with operator and Synchronizer. The MAC covers the claims, whose kind keeps a Learner's token from opening `Admin`.
+Tokens do not expire: a newer incarnation fences the older ones, and the key dies with the job. No key is made here.
 """
 
 import base64

@@ -6,11 +6,12 @@ wants, `status` (see `diloco_api.status`) what was observed. Rules between field
 changed once a job exists.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from diloco_api import rules
+from diloco_api import names, rules
 from diloco_api.algorithm import AlgorithmSpec
 from diloco_api.rules import NEVER_CHANGES, rule
 from diloco_api.status import MAX_LEARNERS, JobStatus
@@ -124,12 +125,18 @@ class JobSpec(SpecModel):
     """What failures cost. Mutable."""
 
 
+def _job_name(name: str) -> str:
+    if len(name) > names.JOB_NAME_MAX_LENGTH or not re.fullmatch(names.JOB_NAME_PATTERN, name):
+        raise ValueError(rules.JOB_NAME)
+    return name
+
+
 class ObjectMeta(SpecModel):
     """The part of Kubernetes' metadata that is used; everything else is carried along."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: str = Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+    name: Annotated[str, AfterValidator(_job_name)]
     """A DNS label, as names of pods and Services are made from it."""
     namespace: str = "default"
     """Namespace of the job."""
@@ -156,7 +163,11 @@ class DiLoCoJob(SpecModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules.cel(
-            rule("self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')", rules.JOB_NAME, "metadata.name")
+            rule(
+                f"self.metadata.name.size() <= {names.JOB_NAME_MAX_LENGTH} && "
+                f"self.metadata.name.matches('{names.JOB_NAME_PATTERN}')",
+                f"metadata.name {rules.JOB_NAME}",
+            )
         )
     )
 
