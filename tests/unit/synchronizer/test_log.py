@@ -21,7 +21,7 @@ def read(folder: Path, segment: int = 1, lsn: int = 1) -> list[Entry]:
     return list(read_log(folder, segment, lsn))
 
 
-RECORDS = [(b'{"a":1}', []), (b"{}", [b"x" * 300, b""]), (b"", [b"\0" * 40]), (b'{"last":true}', [b"yz"])]
+RECORDS = [(b'{"a":1}', []), (b"{}", [b"x" * 30, b""]), (b"", [b"\0" * 20]), (b'{"last":true}', [b"yz"])]
 
 
 def test_records_come_back_with_their_numbers_and_blobs(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def read_log(folder: Path, first_segment: int, first_lsn: int) -> Iterator[Entry
     for number in numbers:
         path = segment_path(folder, number)
         end = 0
-        for entry, end in read_frames(path, lsn):
-            lsn = entry.lsn + 1
+        for entry, behind in read_frames(path, lsn):
+            lsn, end = entry.lsn + 1, behind
             yield entry
         if end == path.stat().st_size:
             continue

@@ -1,0 +1,73 @@
+"""A snapshot comes back as it was written, or does not count."""
+
+from collections import deque
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco_trainer.algorithm.guard import NormHistory
+from diloco_trainer.synchronizer.snapshot import SnapshotCorrupt, SnapshotWriter, load_newest, snapshot_numbers
+from diloco_trainer.synchronizer.state import FragmentState, Retained, Version
+
+
+def fragment(index: int, version: int) -> FragmentState:
+    generator = torch.Generator().manual_seed(index)
+    theta, momentum, published = torch.randn(3, 7 + index, generator=generator)
+    retained = [Retained(Version(v, f"d{v}", 0.1 * v), torch.full((5,), v, dtype=torch.uint8)) for v in (1, 2)]
+    state = FragmentState(
+        index, theta, momentum, published, Version(version, "digest", 0.5, 12.0, 3, 9), deque(maxlen=2)
+    )
+    state.retained.extend(retained)
+    state.norms = NormHistory(((1.5, 3), (2.5, 4)))
+    return state
+
+
+def write(folder: Path, segment: int, control: dict[str, object], states: list[FragmentState]) -> None:
+    writer = SnapshotWriter(folder, segment, 10 * segment, control)
+    for state in states:
+        writer.write_fragment(state)
+    writer.finish()
+
+
+def test_a_snapshot_comes_back_bit_for_bit(tmp_path: Path) -> None:
+    states = [fragment(0, 2), fragment(1, 5)]
+    write(tmp_path, 3, {"members": [1, 2]}, states)
+    loaded = load_newest(tmp_path, retained=2)
+    assert loaded is not None
+    assert (loaded.segment, loaded.next_lsn, loaded.control) == (3, 30, {"members": [1, 2]})
+    for found, meant in zip(loaded.fragments, states, strict=True):
+        assert (found.newest, found.norms) == (meant.newest, meant.norms)
+        for name in ("theta", "momentum", "published"):
+            assert torch.equal(getattr(found, name), getattr(meant, name))
+        assert [item.version for item in found.retained] == [item.version for item in meant.retained]
+        assert all(torch.equal(a.delta, b.delta) for a, b in zip(found.retained, meant.retained, strict=True))
+
+
+def test_an_unfinished_snapshot_does_not_count_and_is_removed(tmp_path: Path) -> None:
+    write(tmp_path, 1, {"n": 1}, [fragment(0, 1)])
+    SnapshotWriter(tmp_path, 2, 20, {"n": 2}).write_fragment(fragment(0, 2))
+    loaded = load_newest(tmp_path, retained=2)
+    assert loaded is not None
+    assert loaded.control == {"n": 1}
+    assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_finished_snapshot_replaces_older_ones(tmp_path: Path) -> None:
+    write(tmp_path, 1, {}, [fragment(0, 1)])
+    write(tmp_path, 2, {}, [fragment(0, 2)])
+    assert snapshot_numbers(tmp_path) == [2]
+
+
+def test_a_damaged_snapshot_is_named(tmp_path: Path) -> None:
+    write(tmp_path, 1, {}, [fragment(0, 1)])
+    path = tmp_path / "snapshot-00000001" / "fragment-0000.safetensors"
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(SnapshotCorrupt, match=r"fragment-0000\.safetensors is missing or damaged"):
+        load_newest(tmp_path, retained=2)
+
+
+def test_an_empty_folder_has_no_snapshot(tmp_path: Path) -> None:
+    assert load_newest(tmp_path, retained=2) is None
