@@ -1,0 +1,123 @@
+"""The run as a live picture in a terminal: headline, progress, a row per Learner, the last happenings. Draws only.
+
+Laid out for 80 columns and more; what does not fit into 80 is left out there, not wrapped.
+"""
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from diloco_cli import wording
+from diloco_cli.view import Happening, LearnerRow, View
+
+HAPPENINGS = 6
+WIDE = 100
+
+_STATE_STYLES = {
+    "training": "green",
+    "Running": "green",
+    "sync_wait": "yellow",
+    "data_wait": "yellow",
+    "drain": "cyan",
+    "unheard": "red",
+    "gone": "red",
+    "BackOff": "red",
+    "Parked": "red",
+    "Stalled": "red",
+}
+
+
+def draw(view: View, happenings: Sequence[Happening], width: int, spinner: Spinner) -> RenderableType:
+    """The whole picture for a terminal of `width` columns; `spinner` is kept by the caller so that it turns."""
+    parts: list[RenderableType] = [_progress(view, width)]
+    if view.waiting_for:
+        spinner.update(text=Text(view.waiting_for, style="yellow", overflow="ellipsis", no_wrap=True))
+        parts.append(spinner)
+    parts += [_facts(view), Text(), _learners(view, width)]
+    if view.message:
+        parts.append(Text(view.message, style="yellow"))
+    if happenings:
+        parts.append(Text())
+        parts += [_happening(what) for what in happenings[-HAPPENINGS:]]
+    title = Text.assemble((view.headline.job, "bold"), f" - {view.headline.preset}")
+    return Panel(Group(*parts), title=title, title_align="left", subtitle=_subtitle(view), subtitle_align="right")
+
+
+def _subtitle(view: View) -> Text:
+    return Text("Ctrl-C stops in good order, a second one at once", style="dim")
+
+
+def _progress(view: View, width: int) -> RenderableType:
+    row = Table.grid(padding=(0, 1), expand=True)
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    bar = ProgressBar(total=100.0, completed=view.percent)
+    eta = f"{wording.duration(view.eta_seconds)} left" if view.eta_seconds is not None else view.phase or "Starting"
+    row.add_row(bar, f"{view.percent:5.1f} %  {wording.duration(view.elapsed_seconds)}, {eta}")
+    return row
+
+
+def _facts(view: View) -> RenderableType:
+    tokens, goodput = view.tokens, view.goodput
+    facts = Table.grid(padding=(0, 1))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(no_wrap=True, overflow="ellipsis")
+    facts.add_row(
+        "outer",
+        f"round {view.outer_rounds}, {view.outer_steps} steps   {wording.count(view.tokens_per_second)} tokens/s",
+    )
+    facts.add_row(
+        "tokens",
+        f"{wording.count(tokens.trained)} trained = {wording.count(tokens.merged)} merged + "
+        f"{wording.count(tokens.overlap)} overlap + {wording.count(sum(tokens.discarded.values()))} discarded + "
+        f"{wording.count(tokens.in_flight)} in flight",
+    )
+    facts.add_row(
+        "goodput",
+        f"capacity {wording.share(goodput.capacity)}   accepted {wording.share(goodput.accepted)}   "
+        f"uptime {wording.share(goodput.uptime)}",
+    )
+    return facts
+
+
+def _learners(view: View, width: int) -> RenderableType:
+    wide = width >= WIDE
+    table = Table(box=None, expand=True, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
+    table.add_column("Learner", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=9)
+    table.add_column("site", no_wrap=True)
+    table.add_column("incarnation" if wide else "inc", justify="right", no_wrap=True)
+    table.add_column("step", justify="right", no_wrap=True, min_width=5)
+    table.add_column("tokens", justify="right", no_wrap=True, min_width=6)
+    table.add_column("tokens/s", justify="right", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True, min_width=5)
+    table.add_column("staleness" if wide else "stale", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in view.learners:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: LearnerRow) -> list[RenderableType]:
+    return [
+        str(row.index),
+        Text(row.state, style=_STATE_STYLES.get(row.state, "")),
+        row.site,
+        str(row.incarnation) if row.incarnation else "-",
+        "-" if row.step is None else str(row.step),
+        wording.count(row.tokens),
+        wording.count(row.tokens_per_second),
+        wording.loss(row.loss),
+        "-" if row.staleness is None else str(row.staleness),
+        Text(row.note, style="dim", no_wrap=True, overflow="ellipsis"),
+    ]
+
+
+def _happening(what: Happening) -> RenderableType:
+    style = "magenta" if what.text.startswith("drill") else ""
+    return Text(f"{what.elapsed_seconds:6.1f} s  {what.text}", style=style, no_wrap=True, overflow="ellipsis")

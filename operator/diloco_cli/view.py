@@ -1,0 +1,178 @@
+"""What is shown of a run at one instant: a plain value between the run and the screens that print it.
+
+Pure. `screen` draws it, `plain` prints it as lines; both show the same.
+"""
+
+from dataclasses import dataclass
+
+from diloco_api.progress import LearnerProgress, Progress, TokenTotals
+from diloco_api.status import JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The three shares of `status.goodput`; None where not known yet."""
+
+    capacity: float | None = None
+    accepted: float | None = None
+    uptime: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRow:
+    """One Learner index, its newest incarnation."""
+
+    index: int
+    site: str
+    incarnation: int
+    state: str
+    note: str = ""
+    """What is unusual: back-off, ramp of a replacement, silence."""
+    step: int | None = None
+    tokens: int | None = None
+    tokens_per_second: float | None = None
+    loss: float | None = None
+    staleness: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """What does not change during a run."""
+
+    job: str
+    preset: str
+    replicas: int
+    parameters: int
+    budget_tokens: int
+    workdir: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The run at one instant."""
+
+    headline: Headline
+    elapsed_seconds: float
+    phase: str
+    waiting_for: str | None
+    """Start-up and interruptions: what the run waits for; None while it trains."""
+    percent: float
+    eta_seconds: float | None
+    tokens_per_second: float | None
+    outer_rounds: int
+    outer_steps: int
+    tokens: TokenTotals
+    loss_initial: float | None
+    goodput: Goodput
+    learners: tuple[LearnerRow, ...]
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something worth a line, and when it was."""
+
+    elapsed_seconds: float
+    text: str
+
+
+def make_view(
+    headline: Headline,
+    step_tokens: int,
+    status: JobStatus,
+    progress: Progress | None,
+    elapsed_seconds: float,
+    fresh: bool,
+) -> View:
+    """`fresh`: the progress is a moment old, the Synchronizer answers. `step_tokens`: tokens of one inner step."""
+    return View(
+        headline=headline,
+        elapsed_seconds=elapsed_seconds,
+        phase=status.phase,
+        waiting_for=waiting_for(status, progress, fresh),
+        percent=min(100.0, progress.percent) if progress else 0.0,
+        eta_seconds=progress.eta_seconds if progress else None,
+        tokens_per_second=progress.tokens_per_second if progress else None,
+        outer_rounds=progress.outer_rounds if progress else 0,
+        outer_steps=progress.outer_steps if progress else 0,
+        tokens=progress.tokens if progress else TokenTotals(),
+        loss_initial=progress.loss_initial if progress else None,
+        goodput=read_goodput(status),
+        learners=learner_rows(headline.replicas, step_tokens, status, progress),
+        message=(progress.message or "") if progress else "",
+    )
+
+
+def waiting_for(status: JobStatus, progress: Progress | None, fresh: bool) -> str | None:
+    """What stands between now and training, in words."""
+    if not status.learner_statuses and progress is None:
+        return "starting the Synchronizer: importing torch, reading the text, building version 0"
+    if progress is None:
+        return "waiting for the Synchronizer: importing torch, reading the text, building version 0"
+    if not fresh:
+        return "the Synchronizer does not answer; Learners train on"
+    if progress.outer_steps > 0:
+        return None
+    live = sum(learner.live for learner in progress.learners)
+    if live == 0:
+        return "waiting for Learners: importing torch, reading the text, pulling version 0"
+    if progress.tokens.trained == 0:
+        return f"{live} Learner{'s' if live > 1 else ''} joined, first inner steps"
+    return "training; the first outer step comes when the pace of the Learners is known"
+
+
+def read_goodput(status: JobStatus) -> Goodput:
+    shares = status.goodput
+    return Goodput(*(float(text) if text else None for text in (shares.capacity, shares.accepted, shares.uptime)))
+
+
+def learner_rows(
+    replicas: int, step_tokens: int, status: JobStatus, progress: Progress | None
+) -> tuple[LearnerRow, ...]:
+    newest: dict[int, LearnerProgress] = {}
+    for learner in progress.learners if progress else []:
+        if learner.index not in newest or learner.incarnation > newest[learner.index].incarnation:
+            newest[learner.index] = learner
+    placed = {row.index: row for row in status.learner_statuses}
+    rows = []
+    for index in sorted({*range(replicas), *placed, *newest}):
+        row, heard = placed.get(index), newest.get(index)
+        if row is not None and heard is not None and heard.incarnation < row.incarnation:
+            heard = None  # the new incarnation has not been heard yet
+        rows.append(_row(index, step_tokens, heard, row.site if row else "", row.incarnation if row else 0,
+                         row.state if row else "Pending", row.reason if row else ""))  # fmt: skip
+    return tuple(rows)
+
+
+def _row(
+    index: int, step_tokens: int, heard: LearnerProgress | None, site: str, incarnation: int, phase: str, reason: str
+) -> LearnerRow:
+    if heard is None:
+        return LearnerRow(index, site or "-", incarnation, phase, note=reason)
+    return LearnerRow(
+        index=index,
+        site=heard.site,
+        incarnation=heard.incarnation,
+        state=_state(heard, phase),
+        note=_note(heard, reason),
+        step=heard.step,
+        tokens=heard.token_clock,
+        tokens_per_second=step_tokens / heard.step_seconds if heard.step_seconds and heard.live else None,
+        loss=heard.loss,
+        staleness=heard.staleness,
+    )
+
+
+def _state(heard: LearnerProgress, phase: str) -> str:
+    """What the Learner says of itself while it is heard, else what the operator sees."""
+    if heard.gone:
+        return phase if phase not in ("Running", "") else "gone"
+    return heard.state.value if heard.live else "unheard"
+
+
+def _note(heard: LearnerProgress, reason: str) -> str:
+    if not heard.live and not heard.gone:
+        return f"silent for {heard.heartbeat_age_seconds:.0f} s"
+    if heard.warmup_left > 0:
+        return f"rate ramps up, {heard.warmup_left} steps left"
+    return reason
