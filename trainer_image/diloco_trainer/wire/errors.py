@@ -5,12 +5,15 @@ with the same line again. Errors of gRPC itself become `SynchronizerUnavailable`
 bug). Nothing is retried here.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import cast
 
 import grpc
 
 from diloco_api.errors import SpecError
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+from diloco_trainer.wire.protocol import REFUSAL_KEY
 
 
 class Reason(StrEnum):
@@ -153,3 +156,12 @@ def error_of_status(code: grpc.StatusCode, details: str) -> WireError:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return ProtocolMismatch(f"the Synchronizer does not know this call ({details})")
     return SynchronizerFault(text)
+
+
+def refusal_in(error: grpc.aio.AioRpcError) -> pb.Refusal | None:
+    """The Synchronizer's own word in a failed call; None when the failure is gRPC's."""
+    metadata = cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())
+    for key, value in metadata:
+        if key == REFUSAL_KEY and isinstance(value, bytes):
+            return pb.Refusal.FromString(value)
+    return None
