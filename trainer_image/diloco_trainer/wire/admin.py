@@ -4,6 +4,7 @@
 metrics app serves Learners too. What progress is and what draining does is the backend's.
 """
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -90,7 +91,8 @@ async def serve_http(
         await web.TCPSite(runner, host, port, ssl_context=ssl_context, reuse_port=False).start()
     except OSError as error:
         await runner.cleanup()
-        raise PortInUse(f"{name} {host}:{port}: {error.strerror}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise PortInUse(f"{name} {host}:{port}: {why}") from error
     return RunningHttp(runner, int(runner.addresses[0][1]))
 
 

@@ -131,7 +131,7 @@ class SynchronizerClient:
 
     async def _short(
         self,
-        method: Callable[[rpc.SynchronizerAsyncStub], "grpc.aio.UnaryUnaryMultiCallable[_Request, _Reply]"],
+        method: "Callable[[rpc.SynchronizerAsyncStub], grpc.aio.UnaryUnaryMultiCallable[_Request, _Reply]]",
         request: _Request,
         seconds: float | None = None,
     ) -> _Reply:
@@ -215,7 +215,7 @@ class SynchronizerClient:
         await self._sleep(seconds)
 
     @asynccontextmanager
-    async def _translated(self, link: Link, stub: rpc.SynchronizerAsyncStub) -> AsyncIterator[None]:
+    async def _translated(self, link: Link, stub: "rpc.SynchronizerAsyncStub") -> AsyncIterator[None]:
         """gRPC's errors become WireErrors; a connection that failed is not used again."""
         try:
             yield

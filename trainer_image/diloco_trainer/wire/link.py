@@ -37,7 +37,7 @@ class Link:
         self._channel: grpc.aio.Channel | None = None
         self._stub: rpc.SynchronizerAsyncStub | None = None
 
-    def stub(self) -> rpc.SynchronizerAsyncStub:
+    def stub(self) -> "rpc.SynchronizerAsyncStub":
         """What calls are made on; connects in the background when there is no connection."""
         if self._stub is None:
             addresses = read_addresses(self._addresses)
@@ -45,7 +45,7 @@ class Link:
             self._stub = rpc.SynchronizerStub(self._channel)
         return self._stub
 
-    async def drop(self, stub: rpc.SynchronizerAsyncStub) -> None:
+    async def drop(self, stub: "rpc.SynchronizerAsyncStub") -> None:
         """`stub` has failed: other calls on it are cancelled, the next `stub()` goes to the next address.
 
         Does nothing when somebody else has dropped it before.

@@ -6,6 +6,7 @@ A refused or broken call costs nobody else anything: a body gets memory only onc
 # ruff: noqa: N802 - methods of the servicer are called what the protocol calls them
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -88,7 +89,7 @@ def why_not_bound(host: str, port: int) -> str:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host.strip("[]"), port), family=family).close()
     except OSError as error:
-        return error.strerror or str(error)
+        return os.strerror(error.errno) if error.errno else str(error)  # a name that does not resolve has no errno
     return "cannot be bound"
 
 
