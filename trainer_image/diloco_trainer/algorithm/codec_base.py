@@ -71,7 +71,7 @@ class TensorCodec(ABC):
                 if not exact_size or not bool((error <= self.error_bound(vector, rounding)).all()):
                     raise CodecUnavailable(f"codec {self.kind.value} fails its self-test on {name} ({rounding.value})")
         if bool((x[:601] * 2.0**-128 == 0).all()):
-            raise CodecUnavailable(f"codec {self.kind.value} needs denormal numbers, which this process flushes to zero")
+            raise CodecUnavailable(f"codec {self.kind.value} needs denormals, which this process flushes to zero")
 
     def _check_data(self, data: Tensor, numel: int) -> Tensor:
         """`data` as contiguous bytes that any dtype may view; ValueError unless it has the exact size."""

@@ -10,7 +10,7 @@ just that coordinate above 2^-6 (exponent, then mantissa); below, those of the v
 fraction off rounds.
 
 Bound: nearest max(scale / 128, |x| / 3): half of the distance 2^-6 * scale next to zero, else a third, reached in the
-middle between two powers of two. Stochastic max(scale / 64, |x|). Each times 1 + 2^-20 for the rounding of the division.
+middle between two powers of two. Stochastic max(scale / 64, |x|). Each times 1 + 2^-20, the division's rounding.
 """
 
 import torch

@@ -40,7 +40,7 @@ class FloatCodec(TensorCodec):
     ) -> Tensor:
         x = check_values(x)
         data = torch.empty(self.encoded_bytes(x.numel()), dtype=torch.uint8, device=x.device)
-        for values, codes in zip(x.split(CHUNK), data.view(self._dtype).split(CHUNK), strict=True):
+        for values, codes in zip(torch.split(x, CHUNK), torch.split(data.view(self._dtype), CHUNK), strict=True):
             if rounding is Rounding.NEAREST or self.kind is Codec.FP32:
                 codes.copy_(values)
             elif self.kind is Codec.BF16:
@@ -64,7 +64,7 @@ class FloatCodec(TensorCodec):
 
     def is_finite(self, data: Tensor, numel: int) -> bool:
         codes = self._check_data(data, numel).view(self._dtype)
-        return all(_all_finite(chunk) for chunk in codes.split(CHUNK))
+        return all(_all_finite(chunk) for chunk in torch.split(codes, CHUNK))
 
 
 def _all_finite(values: Tensor) -> bool:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def anchor_digest(epoch: int, fragment: int, version: int, anchor: Tensor) -> str:
-    """Hex sha256 of (u64 epoch, u32 fragment, u32 version, fp32 values), all little-endian; `anchor` is fp32 [numel]."""
+    """Hex sha256 of (u64 epoch, u32 fragment, u32 version, fp32 values), little-endian; `anchor` is fp32 [numel]."""
     digest = hashlib.sha256(struct.pack("<QII", epoch, fragment, version))
-    digest.update(memoryview(anchor.detach().contiguous().numpy().astype("<f4", copy=False)).cast("B"))
+    digest.update(anchor.detach().contiguous().numpy().astype("<f4", copy=False).view("u1").data)
     return digest.hexdigest()

@@ -105,9 +105,7 @@ def make_layout(tensors: Sequence[TensorSpec], num_fragments: int, rule: Fragmen
     twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"parameter {twice[0]!r} is listed more than once")
-    chosen = (
-        _by_layer(tensors, num_fragments) if rule is Fragmentation.LAYER else _by_balance(tensors, num_fragments)
-    )
+    chosen = _by_layer(tensors, num_fragments) if rule is Fragmentation.LAYER else _by_balance(tensors, num_fragments)
     parts: list[list[TensorSpec]] = [[] for _ in range(num_fragments)]
     for tensor in tensors:
         parts[chosen[tensor.name]].append(tensor)
@@ -133,9 +131,7 @@ def _by_layer(tensors: Sequence[TensorSpec], num_fragments: int) -> dict[str, in
     if num_fragments > max(len(layers), 1):
         raise ValueError(f"fragments: {num_fragments} is more than the model's {len(layers)} layers")
     position = {layer: place for place, layer in enumerate(layers)}
-    return {
-        tensor.name: 0 if tensor.layer is None else position[tensor.layer] % num_fragments for tensor in tensors
-    }
+    return {tensor.name: 0 if tensor.layer is None else position[tensor.layer] % num_fragments for tensor in tensors}
 
 
 def gather(fragment: Fragment, params: Mapping[str, Tensor], out: Tensor | None = None) -> Tensor:

@@ -59,6 +59,7 @@ def judge(policy: GuardPolicy | None, history: NormHistory, norm: float, c_steps
     stretch = max(1.0, c_steps / usual_steps) if usual_steps > 0 else 1.0
     limit = policy.factor * usual_norm * stretch
     if norm > limit:
-        text = f"norm {norm:.4g} over {c_steps} steps is above {limit:.4g} = {policy.factor:g} x median {usual_norm:.4g}"
-        return Verdict(False, RefusalReason.NORM_OUTLIER, f"{text} x {stretch:.3g}")
+        parts = f"{policy.factor:g} x median {usual_norm:.4g} x {stretch:.3g} (steps)"
+        message = f"norm {norm:.4g} over {c_steps} steps is above {limit:.4g} = {parts}"
+        return Verdict(False, RefusalReason.NORM_OUTLIER, message)
     return _OK

@@ -15,7 +15,7 @@ def outer_step(theta: Tensor, momentum: Tensor, delta: Tensor, lr: float, mu: fl
     if not theta.shape == momentum.shape == delta.shape:
         raise ValueError(f"shapes differ: {tuple(theta.shape)}, {tuple(momentum.shape)}, {tuple(delta.shape)}")
     for values, speed, step in zip(
-        theta.split(_CHUNK), momentum.split(_CHUNK), delta.split(_CHUNK), strict=True
+        torch.split(theta, _CHUNK), torch.split(momentum, _CHUNK), torch.split(delta, _CHUNK), strict=True
     ):
         speed.mul_(mu).add_(step)
         values.sub_(torch.mul(speed, mu).add_(step).mul_(lr))

@@ -1,8 +1,8 @@
 """How the contributions to one version of a fragment become one pseudo-gradient.
 
-Mean: sum of w_m * delta_m over sum of w_m. RadialDirectional (Decoupled DiLoCo, arXiv 2604.21428): mean length times the
-direction of the mean direction, because nearly orthogonal deltas make the mean itself shrink like 1/sqrt(M); embedding
-tables keep the Mean. Does not choose the contributions or their weights.
+Mean: sum of w_m * delta_m over sum of w_m. RadialDirectional (Decoupled DiLoCo, arXiv 2604.21428): mean length times
+the direction of the mean direction, because nearly orthogonal deltas make the mean itself shrink like 1/sqrt(M);
+embedding tables keep the Mean. Does not choose the contributions or their weights.
 
 Same bits whatever arrived first, however many threads there are and however wide the vector unit is: contributions come
 in index order, are added chunk by chunk in that order, products and sums round separately, and norms are summed in fp64
@@ -44,7 +44,7 @@ def tree_norm_squared(x: Tensor) -> float:
     zeros), and those numbers in order.
     """
     total = 0.0
-    for part in x.split(8 * _TREE):
+    for part in torch.split(x, 8 * _TREE):
         squares = torch.zeros(-(-part.numel() // _TREE) * _TREE, dtype=torch.float64)
         squares[: part.numel()].copy_(part)
         rows = squares.mul_(squares).view(-1, _TREE)
@@ -64,32 +64,27 @@ def tree_norm(x: Tensor) -> float:
 def merge(rule: MergeRule, fragment: Fragment, deltas: Sequence[Tensor], weights: Sequence[float]) -> MergeResult:
     """Merge flat fp32 deltas [numel], given in index order, with weights >= 0 of which one at least is above 0.
 
-    RadialDirectional, over the elements outside embedding tables together, and contributions whose delta is not zero
-    there: D = sum of fp32(w / W / length) * delta, result = fp32((sum of w / W * length) / |D|) * D, with W the sum of
-    their weights. When |D| < 1e-3, or all are zero, the Mean.
+    RadialDirectional works on the elements outside embedding tables together. With share = w / W in fp64,
+    D = sum of fp32(share / length) * delta over the deltas that are not zero there, result = fp32(R / |D|) * D with
+    R = sum of share * length over all. Mean where |D| < 1e-3 or nothing moved.
     """
     _check(fragment, deltas, weights)
     shares = _shares(weights)
     merged = torch.empty(fragment.numel, dtype=torch.float32)
-    everything = [(0, fragment.numel)]
-    if rule is MergeRule.MEAN:
-        _weighted_sum(merged, deltas, shares, everything)
-        return MergeResult(merged, "mean", ())
-    lengths = tuple(_length(delta, fragment.other_ranges) for delta in deltas)
-    moving = [place for place, length in enumerate(lengths) if length > 0.0 and weights[place] > 0.0]
+    lengths = () if rule is MergeRule.MEAN else tuple(_length(delta, fragment.other_ranges) for delta in deltas)
+    moving = [place for place, length in enumerate(lengths) if length > 0.0]
     if moving:
-        moving_shares = _shares([weights[place] for place in moving])
-        factors = [share / lengths[place] for share, place in zip(moving_shares, moving, strict=True)]
+        factors = [shares[place] / lengths[place] for place in moving]
         _weighted_sum(merged, [deltas[place] for place in moving], factors, fragment.other_ranges)
         direction = _length(merged, fragment.other_ranges)
         if direction >= LEAST_DIRECTION:
-            length = sum(share * lengths[place] for share, place in zip(moving_shares, moving, strict=True))
+            radius = math.fsum(share * length for share, length in zip(shares, lengths, strict=True))
             for start, stop in fragment.other_ranges:
-                merged[start:stop].mul_(length / direction)
+                merged[start:stop].mul_(radius / direction)
             _weighted_sum(merged, deltas, shares, fragment.embedding_ranges)
             return MergeResult(merged, "rda", lengths)
-    _weighted_sum(merged, deltas, shares, everything)
-    return MergeResult(merged, "rda-fallback-mean", lengths)
+    _weighted_sum(merged, deltas, shares, [(0, fragment.numel)])
+    return MergeResult(merged, "rda-fallback-mean" if moving else "mean", lengths)
 
 
 def _check(fragment: Fragment, deltas: Sequence[Tensor], weights: Sequence[float]) -> None:

@@ -1,8 +1,8 @@
 """Error feedback of the uplink: what a codec lost of one contribution is added to the next one.
 
 One value per Learner and fragment. The residual changes when a contribution is settled and at no other time: merged, it
-becomes what that contribution lost; refused by the guard, zero; anything else (stale, dropped, lost, refused for another
-reason), it stays as it was before the stage. So a contribution that never counted leaves no trace.
+becomes what that contribution lost; refused by the guard, zero; anything else (stale, dropped, lost, refused for
+another reason), it stays as it was before the stage. So a contribution that never counted leaves no trace.
 
 Bound, per element, over n merged contributions d_1..d_n with decoded values c_1..c_n, starting from no residual:
 |sum c - sum d| <= |residual_n| + sum over j of (2^-8 * |lost_j| + 2^-23 * |meant_j|), with lost_j <= the codec's bound:
