@@ -101,7 +101,15 @@ class GuardSpec(SpecModel):
     """Norms of a fragment known before the factor applies; 64 are remembered. Default 8."""
 
 
-_TURNS = "self.preset == 'DecoupledDiLoCo'"
+DEFAULT_SYNC_EVERY = {"DiLoCo": 500, "StreamingDiLoCo": 100, "DecoupledDiLoCo": 24}
+"""H of each preset; here, as CEL needs it too."""
+
+_H = (
+    f"(has(self.syncEvery) ? self.syncEvery : self.preset == 'DiLoCo' ? {DEFAULT_SYNC_EVERY['DiLoCo']} : "
+    f"self.preset == 'StreamingDiLoCo' ? {DEFAULT_SYNC_EVERY['StreamingDiLoCo']} : "
+    f"{DEFAULT_SYNC_EVERY['DecoupledDiLoCo']})"
+)
+_TURNS = "(self.preset == 'DecoupledDiLoCo')"
 _K = "self.quorum.minLearners"
 _GRACE = "self.quorum.grace"
 
@@ -111,18 +119,11 @@ class AlgorithmSpec(SpecModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules.cel(
+            rule(f"!has(self.syncDelay) || self.syncDelay < {_H}", rules.BELOW_SYNC_EVERY, "syncDelay"),
+            rule(f"!has(self.fragments) || self.fragments <= {_H}", rules.AT_MOST_SYNC_EVERY, "fragments"),
             rule(
-                "!has(self.syncDelay) || !has(self.syncEvery) || self.syncDelay < self.syncEvery",
-                rules.BELOW_SYNC_EVERY,
-                "syncDelay",
-            ),
-            rule(
-                "!has(self.fragments) || !has(self.syncEvery) || self.fragments <= self.syncEvery",
-                rules.AT_MOST_SYNC_EVERY,
-                "fragments",
-            ),
-            rule(
-                "!has(self.blendAlpha) || !has(self.syncDelay) || self.blendAlpha == 0.0 || self.syncDelay > 0",
+                "!has(self.blendAlpha) || self.blendAlpha == 0.0 || "
+                "(has(self.syncDelay) ? self.syncDelay > 0 : self.preset != 'DiLoCo')",
                 rules.BLEND_NEEDS_DELAY,
                 "blendAlpha",
             ),
@@ -132,7 +133,7 @@ class AlgorithmSpec(SpecModel):
                 "syncDelay",
             ),
             rule(
-                f"!has({_K}) || type({_K}) == int || !({_TURNS})",
+                f"!has({_K}) || type({_K}) == int || !{_TURNS}",
                 rules.ALL_NEEDS_SYNCHRONOUS,
                 "quorum.minLearners",
             ),
@@ -147,7 +148,7 @@ class AlgorithmSpec(SpecModel):
                 "quorum.grace",
             ),
             rule(
-                f"!has({_GRACE}) || type({_GRACE}) == int || {_GRACE} != 'Deadline' || !({_TURNS})",
+                f"!has({_GRACE}) || type({_GRACE}) == int || {_GRACE} != 'Deadline' || !{_TURNS}",
                 rules.DEADLINE_NEEDS_ALL,
                 "quorum.grace",
             ),

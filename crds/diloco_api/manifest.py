@@ -132,9 +132,12 @@ def _check_path(keys: Sequence[str], path: str) -> None:
 def _validate(document: dict[str, Any]) -> tuple[DiLoCoJob | None, list[Problem]]:
     """Through JSON, as that is what an API server is sent, and strict, as it converts nothing."""
     try:
-        return DiLoCoJob.model_validate_json(json.dumps(document, allow_nan=False), strict=True), []
+        text = json.dumps(document, allow_nan=False)
+        return DiLoCoJob.model_validate_json(text, strict=True, by_alias=True, by_name=False), []
     except ValidationError as error:
-        return None, [_problem(detail) for detail in error.errors(include_url=False)]
+        # A misspelt field is often the one that is missing: name it first.
+        details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+        return None, [_problem(detail) for detail in details]
     except (TypeError, ValueError, RecursionError) as error:
         return None, [Problem("document", "", f"cannot be written as JSON: {error}")]
 

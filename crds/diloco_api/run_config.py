@@ -5,6 +5,7 @@ The operator writes it once into a ConfigMap (`run.json`); Learners and Synchron
 """
 
 from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,7 +14,7 @@ from diloco_api.policy import SyncPolicy
 from diloco_api.timeouts import Timeouts
 from diloco_api.train import TrainSpec
 
-RUN_CONFIG_VERSION = 1
+RUN_CONFIG_VERSION: Final = 1
 
 
 class RunConfig(BaseModel):
@@ -21,7 +22,7 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    schema_version: int = RUN_CONFIG_VERSION
+    schema_version: Literal[1] = RUN_CONFIG_VERSION
     """Version of this file's layout; a process refuses another one."""
     job_name: str
     """`metadata.name` of the job."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from diloco_api import rules
-from diloco_api.algorithm import AlgorithmSpec
+from diloco_api.algorithm import DEFAULT_SYNC_EVERY, AlgorithmSpec
 from diloco_api.errors import Problem, spec_error
 from diloco_api.model_size import ModelShape
 from diloco_api.policy import (
@@ -72,7 +72,7 @@ class Preset:
 PRESETS: Mapping[str, Preset] = {
     "DiLoCo": Preset(
         synchronous=True,
-        sync_every=500,
+        sync_every=DEFAULT_SYNC_EVERY["DiLoCo"],
         num_fragments=1,
         fragmentation=Fragmentation.BALANCED_TENSOR,
         sync_delay=0,
@@ -87,7 +87,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "StreamingDiLoCo": Preset(
         synchronous=True,
-        sync_every=100,
+        sync_every=DEFAULT_SYNC_EVERY["StreamingDiLoCo"],
         num_fragments=None,
         fragmentation=Fragmentation.LAYER,  # the paper's fragments are whole layers: never more than there are
         sync_delay=1,
@@ -102,7 +102,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "DecoupledDiLoCo": Preset(
         synchronous=False,
-        sync_every=24,
+        sync_every=DEFAULT_SYNC_EVERY["DecoupledDiLoCo"],
         num_fragments=24,
         fragmentation=Fragmentation.BALANCED_TENSOR,
         sync_delay=2,

@@ -66,16 +66,20 @@ class SynchronizerSpec(SpecModel):
 
     model_config = ConfigDict(
         json_schema_extra=rules.cel(
-            rule("!has(self.port) || !has(self.adminPort) || self.port != self.adminPort", rules.PORTS_DIFFER, "port"),
             rule(
-                "!has(self.port) || !has(self.metricsPort) || self.port != self.metricsPort",
-                rules.PORTS_DIFFER,
-                "port",
-            ),
-            rule(
-                "!has(self.adminPort) || !has(self.metricsPort) || self.adminPort != self.metricsPort",
+                "!has(self.adminPort) || !has(self.port) || self.adminPort != self.port",
                 rules.PORTS_DIFFER,
                 "adminPort",
+            ),
+            rule(
+                "!has(self.metricsPort) || !has(self.port) || self.metricsPort != self.port",
+                rules.PORTS_DIFFER,
+                "metricsPort",
+            ),
+            rule(
+                "!has(self.metricsPort) || !has(self.adminPort) || self.metricsPort != self.adminPort",
+                rules.PORTS_DIFFER,
+                "metricsPort",
             ),
         )
     )

@@ -1,0 +1,218 @@
+"""The CRD is current, structural, small, and keeps what may not change from changing."""
+
+import copy
+import json
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from builders import manifest
+from diloco_api import crd, rules
+from diloco_api.accept import resolve_job
+from diloco_api.status import JobStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from fakes.admission import admit, with_defaults
+
+CRD = crd.build_crd()
+SCHEMA = crd.build_schema()
+NODES = dict(crd.walk(SCHEMA))
+
+
+def test_the_file_is_what_the_models_say() -> None:
+    assert crd.CRD_PATH.read_text(encoding="utf-8") == crd.to_yaml(CRD), "run make manifests"
+
+
+def test_the_file_is_a_custom_resource_definition() -> None:
+    loaded = yaml.safe_load(crd.CRD_PATH.read_text(encoding="utf-8"))
+    kubernetes_validate.validate(loaded, "1.37", strict=True)
+    assert loaded == CRD
+
+
+def test_it_is_small_enough_for_client_side_apply() -> None:
+    assert len(json.dumps(CRD, separators=(",", ":"))) < crd.MAX_CRD_BYTES
+
+
+def test_it_writes_nothing_by_reference() -> None:
+    text = crd.CRD_PATH.read_text(encoding="utf-8")
+    assert "&id" not in text
+    assert "$ref" not in text
+
+
+@pytest.mark.parametrize("path", [path for path in NODES if path])
+def test_every_field_is_typed_described_and_bounded(path: str) -> None:
+    node = NODES[path]
+    assert node.get("type") or node["x-kubernetes-int-or-string"]
+    assert not node.keys() & {"$ref", "$defs", "title", "anyOf", "oneOf", "const", "additionalProperties", "not"}
+    assert node.get("default", 0) is not None
+    if path.startswith(".spec.") and node.get("type") == "integer":
+        assert node["maximum"] < 2**63
+    if node.get("type") == "array":
+        assert node["maxItems"] <= 256
+        assert node["x-kubernetes-list-type"] == "map"
+        (key,) = node["x-kubernetes-list-map-keys"]
+        assert key in node["items"]["required"]
+
+
+def test_every_default_satisfies_its_own_schema() -> None:
+    for path, node in NODES.items():
+        if "default" in node:
+            wrapped = {"type": "object", "properties": {"x": node}}
+            assert admit(wrapped, {}) == [], path
+
+
+def test_the_defaults_of_schema_and_models_are_the_same() -> None:
+    stored = with_defaults(SCHEMA, manifest())
+
+    assert DiLoCoJob.model_validate(stored) == DiLoCoJob.model_validate(manifest())
+
+
+def test_what_every_printer_column_and_the_scale_subresource_read_is_in_the_schema() -> None:
+    version = CRD["spec"]["versions"][0]
+    paths = [column["jsonPath"] for column in version["additionalPrinterColumns"]]
+    paths += version["subresources"]["scale"].values()
+
+    for path in paths:
+        assert path in NODES or path == ".metadata.creationTimestamp"
+    names = [column["name"] for column in version["additionalPrinterColumns"]]
+    assert names == ["State", "Learners", "Sites", "Outer rounds", "Progress", "Goodput", "Age"]
+
+
+CHANGES: list[tuple[str, object, str]] = [
+    ("algorithm.preset", "DiLoCo", "algorithm"),
+    ("algorithm.fragments", 4, "algorithm"),
+    ("algorithm.outerOptimizer.learningRate", 0.1, "algorithm"),
+    ("train.model.layers", 5, "train"),
+    ("train.data.uri", "other.txt", "train"),
+    ("train.optimizer.learningRate", 0.1, "train"),
+    ("budget.tokens", 5, "budget"),
+    ("synchronizer.port", 4000, "synchronizer"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "section"), CHANGES, ids=lambda value: str(value))
+def test_what_may_not_change_can_be_neither_set_nor_unset_nor_changed(path: str, value: object, section: str) -> None:
+    refused = [f"spec.{section}: {rules.IMMUTABLE}"]
+
+    assert admit(SCHEMA, manifest({path: value}), manifest()) == refused
+    assert admit(SCHEMA, manifest(), manifest({path: value})) == refused
+    assert admit(SCHEMA, manifest({path: value}), manifest({path: value})) == []
+
+
+def test_writing_a_default_out_is_no_change() -> None:
+    assert admit(SCHEMA, manifest({"train.model.layers": 4, "budget": {}}), manifest()) == []
+
+
+@pytest.mark.parametrize("path", ["learners.replicas", "learners.max", "failurePolicy.maxRestarts"])
+def test_what_may_change_can_be_changed(path: str) -> None:
+    assert admit(SCHEMA, manifest({path: 7}), manifest()) == []
+
+
+def test_switching_clipping_off_is_admitted() -> None:
+    assert admit(SCHEMA, manifest({"train.clipNorm": 1.0})) == []
+    document = manifest()
+    document["spec"]["train"]["clipNorm"] = None
+    assert admit(SCHEMA, document) == []
+    assert DiLoCoJob.model_validate(with_defaults(SCHEMA, document)).spec.train.clip_norm is None
+
+
+def test_an_unknown_or_missing_field_is_refused() -> None:
+    assert admit(SCHEMA, manifest({"train.data": None})) == ["spec.train: 'data' is a required property"]
+    assert admit(SCHEMA, manifest({"algorithm.syncEvry": 3}))
+
+
+def full_status() -> dict[str, Any]:
+    time = "2026-01-01T00:00:00Z"
+    resolved = resolve_job(DiLoCoJob.model_validate(manifest()))
+    return {
+        "observedGeneration": 3,
+        "phase": "Running",
+        "conditions": [
+            {
+                "type": "Accepted",
+                "status": "True",
+                "reason": "Valid",
+                "message": "m" * 256,
+                "lastTransitionTime": time,
+                "observedGeneration": 3,
+            }
+        ],
+        "startTime": time,
+        "completionTime": time,
+        "lastProgressTime": time,
+        "executionAttempt": 1,
+        "learners": {"desired": 3, "ready": 2, "active": 3, "failed": 0, "summary": "2/3"},
+        "sites": [{"name": "local", "desired": 3, "ready": 2, "reason": ""}],
+        "siteSummary": "1/1",
+        "learnerStatuses": [
+            {
+                "index": 0,
+                "site": "local",
+                "incarnation": 2,
+                "podName": "toy-0a1b2c3d-0-2",
+                "state": "BackOff",
+                "reason": "AppError",
+                "restarts": 1,
+                "restartsCounted": 1,
+                "notBefore": time,
+                "message": "exit code 1",
+            }
+        ],
+        "progress": {"percent": 40, "tokens": 5, "outerSteps": 7, "outerRounds": 2, "lastUpdatedTime": time},
+        "resolved": {
+            "policy": resolved.policy.model_dump(mode="json", by_alias=True),
+            "budgetTokens": resolved.budget_tokens,
+            "budgetReason": resolved.budget_reason.value,
+            "templateVersion": 1,
+            "protocolVersion": 1,
+            "ports": {"synchronizer": 1, "admin": 2, "metrics": 3},
+        },
+        "goodput": {"capacity": "0.9375", "accepted": "0.9", "uptime": "1"},
+        "selector": "diloco.dev/job-uid=x",
+    }
+
+
+def test_the_schema_knows_every_status_field_that_is_written() -> None:
+    document = manifest()
+    status = JobStatus.model_validate(full_status())
+    document["status"] = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    policy = NODES[".status.resolved.policy"]
+    open_schema = copy.deepcopy(SCHEMA)
+    open_schema["properties"]["status"]["properties"]["resolved"]["properties"]["policy"] = {"type": "object"}
+
+    assert policy["x-kubernetes-preserve-unknown-fields"] is True
+    assert admit(open_schema, document) == []
+    assert JobStatus.model_validate(document["status"]) == status
+    assert {path.split(".")[2] for path in NODES if path.startswith(".status.") and "[" not in path} == {
+        info.alias for info in JobStatus.model_fields.values()
+    }
+
+
+def test_a_status_of_a_newer_operator_can_be_read() -> None:
+    assert JobStatus.model_validate({**full_status(), "later": {"x": 1}}).phase == "Running"
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"$ref": "#/x"}, "not allowed"),
+        ({"description": "x"}, "without a type"),
+        ({"type": "integer", "maximum": 3}, "without a description"),
+        ({"type": "integer", "description": "x"}, "without an upper bound"),
+        ({"type": "string", "description": "x"}, "without maxLength"),
+        ({"type": "array", "description": "x"}, "without maxItems"),
+        ({"type": "number", "description": "x", "exclusiveMinimum": 0}, "numeric exclusiveMinimum"),
+    ],
+)
+def test_the_generator_refuses_what_an_api_server_would(node: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        crd._check(".spec.x", node)
+
+
+def test_the_generator_refuses_an_immutable_field_that_can_be_removed() -> None:
+    child = {"type": "object", "x-kubernetes-validations": [rules.NEVER_CHANGES]}
+    parent = {"type": "object", "description": "x", "properties": {"x": child}}
+    with pytest.raises(AssertionError, match="can be added and removed"):
+        crd._check(".spec", parent)
+    crd._check(".spec", {**parent, "required": ["x"]})
