@@ -1,5 +1,8 @@
 """Whatever happens in whatever order: bodies settle once, versions grow by one, and every job can end."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from diloco_trainer.algorithm.events import (
     AnsweredNothing,
     Contributed,
@@ -18,8 +21,6 @@ from diloco_trainer.algorithm.events import (
 )
 from diloco_trainer.algorithm.round_state import RoundConfig, RoundState, Stage, initial_state
 from diloco_trainer.algorithm.sync_round import next_deadline, step
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 CONFIG = RoundConfig(
     num_fragments=3,
