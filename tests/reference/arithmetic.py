@@ -48,7 +48,9 @@ def outer_step(theta: Tensor, momentum: Tensor, delta: Tensor, lr: float, mu: fl
 
 
 def blend(local: Tensor, published: Tensor, alpha: float) -> Tensor:
-    """Streaming DiLoCo: theta_m <- alpha theta_m + (1 - alpha) Theta."""
+    """Streaming DiLoCo: theta_m <- alpha theta_m + (1 - alpha) Theta; alpha = 0 overwrites."""
+    if alpha == 0:
+        return published.clone()
     return alpha * local + (1 - alpha) * published
 
 
@@ -59,8 +61,8 @@ def blend_late(local: Tensor, published: Tensor, staged: Tensor, alpha: float) -
 
 def rebase(delta: Tensor, shifts: Sequence[Tensor]) -> Tensor:
     """Delta' = Delta + (Theta_now - Theta_base), the shift being the sum of the published deltas since the base."""
-    total = shifts[0]
-    for shift in shifts[1:]:
+    total = torch.zeros_like(delta)
+    for shift in shifts:
         total = total + shift
     return delta + total
 
@@ -83,8 +85,8 @@ def fp32(x: float) -> float:
 
 def weighted_sum(deltas: Sequence[Tensor], factors: Sequence[float]) -> Tensor:
     """sum_m factor_m delta_m, factors rounded to fp32 first, in order."""
-    total = torch.zeros_like(deltas[0])
-    for delta, factor in zip(deltas, factors, strict=True):
+    total = fp32(factors[0]) * deltas[0]
+    for delta, factor in zip(deltas[1:], factors[1:], strict=True):
         total = total + fp32(factor) * delta
     return total
 
@@ -110,7 +112,7 @@ def radial_directional(shape: Shape, deltas: Sequence[Tensor], weights: Sequence
     moving = [m for m, length in enumerate(norms) if length > 0]
     if not moving:
         return Merged(plain, "mean")
-    direction = weighted_sum([deltas[m] for m in moving], [share[m] / norms[m] for m in moving])
+    direction = weighted_sum([deltas[m] for m in moving], [share[m] / norms[m] for m in moving])  # phi(Delta) weighted
     length = norm([direction[start:stop] for start, stop in shape.others])
     if length < MIN_DIRECTION:
         return Merged(plain, "rda-fallback-mean")

@@ -6,7 +6,6 @@ holds all scales, then all codes. Nothing here is shared with the product; Pytho
 is the one rounding that fp32 arithmetic would make.
 """
 
-import math
 import struct
 from collections.abc import Iterator, Sequence
 
@@ -45,8 +44,8 @@ def blocks(values: Sequence[float]) -> Iterator[Sequence[float]]:
         yield values[start : start + BLOCK]
 
 
-def encode(kind: str, x: Tensor, uniforms: Sequence[float] | None = None) -> bytes:
-    """The body of a vector; `uniforms` in [0, 1), one a value, make block codecs round stochastically."""
+def encode(kind: str, x: Tensor, draws: Sequence[float] | None = None) -> bytes:
+    """The body of a vector. Block codecs round to nearest, or stochastically with one draw in (0, 1) per value."""
     values = x.tolist()
     if kind == "fp32":
         return struct.pack(f"<{len(values)}f", *values)
@@ -54,41 +53,41 @@ def encode(kind: str, x: Tensor, uniforms: Sequence[float] | None = None) -> byt
         return struct.pack(f"<{len(values)}H", *(bf16_bits(v) for v in values))
     if kind == "fp16":
         return struct.pack(f"<{len(values)}e", *values)
-    draws = [None] * len(values) if uniforms is None else list(uniforms)
+    draws = [0.5] * len(values) if draws is None else draws
     scales: list[int] = []
     codes: list[int] = []
-    for block, drawn in zip(blocks(values), blocks(draws), strict=True):  # type: ignore[arg-type]
-        largest = max(abs(v) for v in block)
-        scales.append(bf16_bits_up(largest if kind == "e3m0" else fp32(largest / LEVELS[kind])))
+    for block, drawn in zip(blocks(values), blocks(draws), strict=True):
+        scales.append(scale_bits(kind, max(abs(v) for v in block)))
         scale = from_bf16(scales[-1])
         for value, draw in zip(block, drawn, strict=True):
-            code = level_code(kind, value, scale, draw) if kind in LEVELS else power_code(value, scale, draw)
-            codes.append(code)
+            ratio = fp32(value / scale) if scale else 0.0
+            codes.append(level_code(LEVELS[kind], ratio, draw) if kind in LEVELS else power_code(ratio, draw))
     return struct.pack(f"<{len(scales)}H", *scales) + pack_codes(kind, codes)
 
 
-def level_code(kind: str, value: float, scale: float, draw: float | None) -> int:
-    """int8, int4: the whole number of scales nearest to the value (ties to even), or one of its two neighbours."""
-    if scale == 0:
-        return 0
-    ratio = fp32(value / scale)
-    code = round(ratio) if draw is None else math.floor(fp32(ratio + draw))
-    return max(-LEVELS[kind], min(LEVELS[kind], code))
+def scale_bits(kind: str, largest: float) -> int:
+    """The scale of a block, bf16: the least for which its largest value has a code."""
+    levels = LEVELS.get(kind, 1)
+    bits = bf16_bits_up(fp32(largest / levels))
+    return bits if fp32(levels * from_bf16(bits)) >= largest else bits + 1
 
 
-def power_code(value: float, scale: float, draw: float | None) -> int:
-    """e3m0: sign bit 8, magnitude code 0 (zero) or k for scale * 2^-(7 - k)."""
-    if scale == 0:
-        return 0
-    ratio = fp32(abs(value) / scale)
+def level_code(most: int, ratio: float, draw: float) -> int:
+    """int8, int4: one of the two whole numbers around the ratio; with draw 1/2 the nearest, ties to even."""
+    return max(-most, min(most, round(fp32(ratio + (0.5 - draw)))))
+
+
+def power_code(ratio: float, draw: float) -> int:
+    """e3m0: sign bit 8, magnitude code 0 (zero) or k for 2^-(7 - k); with draw 1/2 the nearest, ties away from zero.
+
+    Goes up when the draw is at most the part of the way from the level below to the level above; next to zero, that
+    part is what is left of the bits of ratio + 2^-6.
+    """
     grid = [0.0] + [2.0 ** -(7 - k) for k in range(1, 8)]
-    below = max(k for k in range(8) if grid[k] <= ratio)
-    if below == 7:
-        return 7 + (8 if value < 0 else 0)
-    part = (ratio - grid[below]) / (grid[below + 1] - grid[below])
-    up = part >= 0.5 if draw is None else draw < part
-    code = below + int(up)
-    return code + (8 if value < 0 and code else 0)
+    below = max(k for k in range(8) if grid[k] <= abs(ratio))
+    part = abs(ratio) / grid[below] - 1 if below else fp32(abs(ratio) + grid[1]) / grid[1] - 1
+    code = min(7, below + (part >= draw))
+    return code + (8 if ratio < 0 and code else 0)
 
 
 def pack_codes(kind: str, codes: list[int]) -> bytes:
@@ -125,6 +124,6 @@ def power_factor(nibble: int) -> float:
     return -size if nibble & 8 else size
 
 
-def through(kind: str, x: Tensor, uniforms: Sequence[float] | None = None) -> Tensor:
+def through(kind: str, x: Tensor, draws: Sequence[float] | None = None) -> Tensor:
     """What a receiver gets of a vector."""
-    return decode(kind, encode(kind, x, uniforms), x.numel())
+    return decode(kind, encode(kind, x, draws), x.numel())

@@ -88,13 +88,13 @@ class Learner:
         clocks = self.step_count, self.c_tokens[fragment], self.c_steps[fragment]
         return Stage(fragment, self.inner.read(fragment), *clocks)
 
-    def contribute(self, stage: Stage, uniforms: Sequence[float] | None = None) -> Contribution:
+    def contribute(self, stage: Stage, draws: Sequence[float] | None = None) -> Contribution:
         """Anchor minus staged, plus what earlier contributions lost, encoded. Open until `settle`."""
         f = stage.fragment
         meant = arithmetic.pseudo_gradient(self.anchors[f], stage.values)
         if self.rules.error_feedback:
             meant = meant + self.residual[f]
-        body = encode(self.rules.up, meant, uniforms)
+        body = encode(self.rules.up, meant, draws)
         self.open[f] = Contribution(stage, self.bases[f], body, meant - decode(self.rules.up, body, meant.numel()))
         return self.open[f]
 

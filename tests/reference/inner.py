@@ -5,8 +5,8 @@ takes gradients from a real training task (model, data and loss are the product'
 optimizer state lives as long as the object: it is neither reset nor synchronised (arXiv 2311.08105, section 2).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from reference.arithmetic import Shape
