@@ -10,8 +10,9 @@ import struct
 from collections.abc import Iterator, Sequence
 
 import torch
-from reference.arithmetic import fp32
 from torch import Tensor
+
+from reference.arithmetic import fp32
 
 BLOCK = 256
 LEVELS = {"int8": 127, "int4": 7}

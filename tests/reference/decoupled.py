@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch import Tensor
+
 from reference import arithmetic
 from reference.codecs import decode, encode, round_bf16
 from reference.diloco import Version
 from reference.inner import Inner
-from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ that is missing from a round goes on from its own parameters (section 3.1, "drop
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from torch import Tensor
+
 from reference import arithmetic
 from reference.codecs import through
 from reference.inner import Inner
-from torch import Tensor
 
 
 class Version(NamedTuple):

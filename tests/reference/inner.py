@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from reference.arithmetic import Shape
 from torch import Tensor
+
+from reference.arithmetic import Shape
 
 
 class Inner(Protocol):

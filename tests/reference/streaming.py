@@ -12,11 +12,12 @@ was sent and not yet applied is applied, and every fragment has one closing roun
 
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from reference import arithmetic
 from reference.codecs import decode, encode, through
 from reference.diloco import Version
 from reference.inner import Inner
-from torch import Tensor
 
 Uplink = Callable[[int, int, int, Tensor], Tensor]
 """(Learner, fragment, number of its contribution from 1, pseudo-gradient) -> what arrives."""

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from reference import arithmetic
 from reference.arithmetic import Shape
 

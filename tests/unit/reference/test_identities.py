@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from reference import decoupled, diloco, streaming
 from reference.inner import Quadratic
 

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 import torch
-from reference import arithmetic, codecs
-from reference.arithmetic import Shape
 
 from diloco_api.sync_policy import Codec, MergeRule, Rounding
 from diloco_trainer.algorithm import outer, pseudo_gradient, reduce, residual
 from diloco_trainer.algorithm.codec import make_codec
 from diloco_trainer.algorithm.digest import anchor_digest
 from diloco_trainer.algorithm.fragments import Fragment, TensorSpec
+from reference import arithmetic, codecs
+from reference.arithmetic import Shape
 
 NUMEL = 3 * 256 + 77
 
