@@ -1,7 +1,7 @@
 """How fragments travel: the codecs by name.
 
 Each codec knows its exact size in bytes beforehand, proves a bound on its error per element, refuses what is not
-finite, and is tested at process start. Error feedback is not here (`residual`), nor is any wire format around the bytes.
+finite, and is tested at process start. Error feedback is not here (`residual`), nor is any framing of the bytes.
 """
 
 from diloco_api.sync_policy import Codec

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from diloco_api.sync_policy import Codec, Rounding
 
-CHUNK = 1 << 16
+CHUNK = 1 << 18
 """Values worked on at a time; a multiple of every block size."""
 
 
@@ -47,8 +47,25 @@ class TensorCodec(ABC):
         """
 
     @abstractmethod
+    def _decode_chunk(self, data: Tensor, numel: int, start: int, out: Tensor) -> None:
+        """Values [start, start + len(out)) of checked `data`; `start` is a multiple of CHUNK, `out` at most one."""
+
     def decode(self, data: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
         """uint8 [encoded_bytes(numel)] -> fp32 [numel], into `out` when given; never a view of `data`."""
+        data, x = self._check_data(data, numel), _target(numel, out, data.device)
+        for start in range(0, numel, CHUNK):
+            self._decode_chunk(data, numel, start, x[start : start + CHUNK])
+        return x
+
+    def accumulate(self, data: Tensor, numel: int, target: Tensor) -> Tensor:
+        """target += decode(data), fp32 [numel], in place; the same bits as doing the two one after the other."""
+        data, x = self._check_data(data, numel), _target(numel, target, data.device)
+        scratch = torch.empty(min(numel, CHUNK), dtype=torch.float32, device=data.device)
+        for start in range(0, numel, CHUNK):
+            part = x[start : start + CHUNK]
+            self._decode_chunk(data, numel, start, scratch[: part.numel()])
+            part.add_(scratch[: part.numel()])
+        return x
 
     @abstractmethod
     def error_bound(self, x: Tensor, rounding: Rounding = Rounding.NEAREST) -> Tensor:
@@ -90,7 +107,7 @@ def check_values(x: Tensor) -> Tensor:
     return x.detach().contiguous()
 
 
-def output(numel: int, out: Tensor | None, device: torch.device) -> Tensor:
+def _target(numel: int, out: Tensor | None, device: torch.device) -> Tensor:
     """`out` after a check, or a new fp32 [numel]."""
     if out is None:
         return torch.empty(numel, dtype=torch.float32, device=device)

@@ -9,6 +9,7 @@ largest scale that does not, which the codecs' bounds cover. A block of zeros ha
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,16 +17,15 @@ from torch import Tensor
 from diloco_api.sync_policy import Codec, Rounding
 from diloco_trainer.algorithm.codec_base import (
     CHUNK,
-    NonFiniteError,
     TensorCodec,
     check_values,
-    output,
     raise_non_finite,
 )
 
 BLOCK = 256
 """Values that share a scale."""
 _BLOCKS_PER_CHUNK = CHUNK // BLOCK
+_SCALED_TOGETHER = 4 * CHUNK
 _FP32_MAX = (2.0 - 2.0**-23) * 2.0**127
 
 
@@ -49,8 +49,8 @@ class BlockCodec(TensorCodec):
         """Values in units of their scale, fp32 [k * 256] (may be overwritten), to int8 codes [k * 256]."""
 
     @abstractmethod
-    def _dequantise(self, codes: Tensor, steps: Tensor) -> None:
-        """int8 codes (may be overwritten) to values in units of their scale; fp32, same length."""
+    def _dequantise(self, body: Tensor, steps: Tensor) -> None:
+        """Bytes of codes to values in units of their scale, fp32 [k]."""
 
     @abstractmethod
     def _bound(self, size: Tensor, scale: Tensor, rounding: Rounding) -> Tensor:
@@ -66,47 +66,39 @@ class BlockCodec(TensorCodec):
         numel, blocks = x.numel(), _num_blocks(x.numel())
         data = torch.empty(self.encoded_bytes(numel), dtype=torch.uint8, device=x.device)
         scales, body = data[: 2 * blocks].view(torch.int16), data[2 * blocks :]
-        steps = torch.empty(min(blocks * BLOCK, CHUNK), dtype=torch.float32, device=x.device)
-        codes = torch.empty(steps.numel(), dtype=torch.int8, device=x.device)
-        try:
-            for first in range(0, blocks, _BLOCKS_PER_CHUNK):
-                values = _padded(x[first * BLOCK : (first + _BLOCKS_PER_CHUNK) * BLOCK])
-                here = slice(0, values.numel())
-                scale = self._scale(values.view(-1, BLOCK), scratch=steps[here].view(-1, BLOCK))
-                scales[first : first + scale.numel()].copy_(scale.view(torch.int32).bitwise_right_shift(16))
-                divisor = torch.where(scale == 0.0, 1.0, scale).unsqueeze(1)
-                torch.div(values.view(-1, BLOCK), divisor, out=steps[here].view(-1, BLOCK))
-                self._quantise(steps[here], rounding, generator, codes[here])
-                start = first * BLOCK * self._bits // 8
-                packed = self._pack(codes[here])
-                body[start : start + packed.numel()].copy_(packed[: body.numel() - start])
-        except NonFiniteError:
-            raise_non_finite(x)
-            raise
+        scratch = torch.empty(min(blocks * BLOCK, CHUNK), dtype=torch.float32, device=x.device)
+        codes = torch.empty(scratch.numel(), dtype=torch.int8, device=x.device)
+        for first in range(0, numel, _SCALED_TOGETHER):  # scales first: many small operations, for many blocks at once
+            chunks = [_padded(chunk) for chunk in torch.split(x[first : first + _SCALED_TOGETHER], CHUNK)]
+            scale = self._scales(x, chunks, scratch)
+            scales[first // BLOCK :][: scale.numel()].copy_(scale.view(torch.int32).bitwise_right_shift(16))
+            divisor = scale.masked_fill_(scale == 0.0, 1.0).unsqueeze(1)
+            for place, values in enumerate(chunks):
+                steps, start = scratch[: values.numel()], first + place * CHUNK
+                of_chunk = divisor[place * _BLOCKS_PER_CHUNK :][: values.numel() // BLOCK]
+                torch.div(values.view(-1, BLOCK), of_chunk, out=steps.view(-1, BLOCK))
+                self._quantise(steps, rounding, generator, codes[: values.numel()])
+                packed = self._pack(codes[: values.numel()])
+                room = body[start * self._bits // 8 :][: packed.numel()]
+                room.copy_(packed[: room.numel()])
         return data
 
-    def decode(self, data: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
-        data = self._check_data(data, numel)
+    def _decode_chunk(self, data: Tensor, numel: int, start: int, out: Tensor) -> None:
         blocks = _num_blocks(numel)
-        x = output(numel, out, data.device)
-        scales, body = data[: 2 * blocks].view(torch.bfloat16), data[2 * blocks :]
-        for first in range(0, blocks, _BLOCKS_PER_CHUNK):
-            part = x[first * BLOCK : (first + _BLOCKS_PER_CHUNK) * BLOCK]
-            start = first * BLOCK * self._bits // 8
-            codes = self._unpack(body[start : start + (part.numel() * self._bits + 7) // 8])[: part.numel()]
-            self._dequantise(codes, part)
-            scale = scales[first : first + _BLOCKS_PER_CHUNK].float()
-            whole = part.numel() // BLOCK
-            part[: whole * BLOCK].view(whole, BLOCK).mul_(scale[:whole].unsqueeze(1))
-            if whole * BLOCK < part.numel():
-                part[whole * BLOCK :].mul_(scale[whole])
-        return x
+        body = data[2 * blocks + start * self._bits // 8 :][: (out.numel() * self._bits + 7) // 8]
+        self._dequantise(body, out)
+        scale = data[: 2 * blocks].view(torch.bfloat16)[start // BLOCK :][: _num_blocks(out.numel())].float()
+        whole = out.numel() // BLOCK
+        by_block = out[: whole * BLOCK].view(whole, BLOCK)
+        by_block.mul_(scale[:whole].unsqueeze(1))
+        if whole < scale.numel():
+            out[whole * BLOCK :].mul_(scale[whole])
 
     def error_bound(self, x: Tensor, rounding: Rounding = Rounding.NEAREST) -> Tensor:
         x = check_values(x)
-        size = _padded(x).abs().view(-1, BLOCK)
-        scale = self._scale(size, scratch=torch.empty_like(size)).unsqueeze(1)
-        return self._bound(size, scale, rounding).reshape(-1)[: x.numel()]
+        values = _padded(x)
+        scale = self._scales(x, [values], torch.empty_like(values)).unsqueeze(1)
+        return self._bound(values.abs().view(-1, BLOCK), scale, rounding).reshape(-1)[: x.numel()]
 
     def is_finite(self, data: Tensor, numel: int) -> bool:
         data = self._check_data(data, numel)
@@ -118,11 +110,12 @@ class BlockCodec(TensorCodec):
             return False
         return highest <= self._safe_scale or bool(torch.isfinite(self.decode(data, numel)).all())
 
-    def _scale(self, values: Tensor, scratch: Tensor) -> Tensor:
-        """fp32 [blocks] holding bf16 numbers: the scales of `values` [blocks, 256]."""
-        largest = torch.abs(values, out=scratch).amax(dim=1)
+    def _scales(self, x: Tensor, chunks: Sequence[Tensor], scratch: Tensor) -> Tensor:
+        """fp32 [blocks] holding bf16 numbers: the scales of the blocks in `chunks` of `x`, each of whole blocks."""
+        magnitudes = (torch.abs(chunk, out=scratch[: chunk.numel()]).view(-1, BLOCK) for chunk in chunks)
+        largest = torch.cat([magnitude.amax(dim=1) for magnitude in magnitudes])
         if not bool(torch.isfinite(largest).all()):
-            raise NonFiniteError("a block holds a NaN or an infinity")
+            raise_non_finite(x)
         bits = torch.div(largest, self._levels).view(torch.int32).add_(0xFFFF).bitwise_and_(-0x10000)
         too_small = bits.view(torch.float32) * self._levels < largest  # the quotient itself was rounded down
         bits.add_(too_small.to(torch.int32).mul_(0x10000)).clamp_(max=self._largest_scale << 16)
@@ -135,14 +128,6 @@ class BlockCodec(TensorCodec):
         pairs = codes.view(torch.int16)  # low byte: first value
         high = pairs.bitwise_right_shift(4).bitwise_and_(0xF0)
         return high.bitwise_or_(pairs.bitwise_and(0x0F)).to(torch.uint8)
-
-    def _unpack(self, body: Tensor) -> Tensor:
-        """Bytes to int8: the code itself, or one nibble 0..15 each."""
-        if self._bits == 8:
-            return body.view(torch.int8)
-        pairs = body.to(torch.int16)
-        high = pairs.bitwise_and(0xF0).bitwise_left_shift_(4)
-        return high.bitwise_or_(pairs.bitwise_and_(0x0F)).view(torch.int8)
 
 
 def _num_blocks(numel: int) -> int:

@@ -5,7 +5,8 @@ scale * 2^-(7 - k), so the largest magnitude of a block is (nearly) the scale. C
 and decodes as -0.0.
 
 Magnitudes are mapped to a coordinate that is k at each level and linear between neighbours. The bits of a float are
-just that coordinate above 2^-6 (exponent, then mantissa); below, those of the value plus 2^-6 are. Adding a half
+just that coordinate above 2^-6 (exponent, then mantissa); below, those of the value plus 2^-6 are, and they are the
+greater of the two there. Adding a half
 (nearest, ties away from zero) or a random fraction (stochastic, unbiased up to 2^-17 of the distance) and cutting the
 fraction off rounds.
 
@@ -23,6 +24,8 @@ from diloco_trainer.algorithm.codec_block import BlockCodec
 _SMALLEST = 2.0**-6  # level k = 1
 _ORIGIN = 120 << 23  # bits of 2^-7: exponent - 120 = k
 _FRACTION = 23  # bits of the coordinate's fraction
+_SIGNS = -0x80000000 + 0x8000
+_EXPONENTS = 0x03800380
 
 
 class E3M0Codec(BlockCodec):
@@ -30,23 +33,26 @@ class E3M0Codec(BlockCodec):
         super().__init__(Codec.E3M0, bits_per_value=4, levels=1.0, worst_code=1.0)
 
     def _quantise(self, steps: Tensor, rounding: Rounding, generator: torch.Generator | None, codes: Tensor) -> None:
-        size = steps.abs()
-        near_zero = size.add(_SMALLEST).view(torch.int32).sub_(_ORIGIN + (1 << _FRACTION))
-        level = torch.maximum(near_zero, size.view(torch.int32).sub_(_ORIGIN), out=near_zero)
+        negative = torch.lt(steps, 0.0).view(torch.int8)
+        size = steps.abs_()
+        coordinate = size.mul(0.5).add_(0.5 * _SMALLEST)  # half of size + 2^-6: its bits, one exponent lower
+        level = torch.maximum(coordinate, size, out=coordinate).view(torch.int32)
         if rounding is Rounding.NEAREST:
-            level.add_(1 << (_FRACTION - 1))
+            level.sub_(_ORIGIN - (1 << (_FRACTION - 1))).bitwise_right_shift_(_FRACTION)
         else:
-            noise = random_bits(steps.numel(), generator, steps.device).to(torch.int32).add_(1 << 15)  # 0 .. 65535
-            level.add_(noise.bitwise_left_shift_(_FRACTION - 16)).add_(1 << (_FRACTION - 17))
-        level.bitwise_right_shift_(_FRACTION).clamp_(max=7)
-        sign = steps.view(torch.int32).bitwise_right_shift_(28).bitwise_and_(level.neg())  # no sign for level 0:
-        codes.copy_(level.bitwise_or_(sign.bitwise_and_(8)))  # bit 3 of -k is set for k = 1..7 only
+            noise = random_bits(steps.numel(), generator, steps.device).to(torch.int32)  # -2^15 .. 2^15 - 1
+            level.add_(noise.bitwise_left_shift_(_FRACTION - 16))
+            level.sub_(_ORIGIN - (1 << (_FRACTION - 1)) - (1 << (_FRACTION - 17)))  # now + within (0, 1)
+            level.bitwise_right_shift_(_FRACTION).clamp_(max=7)
+        codes.copy_(level)
+        negative.bitwise_left_shift_(3).bitwise_and_(torch.neg(codes))  # bit 3 of -k is set for k = 1..7, not for 0
+        codes.bitwise_or_(negative)
 
-    def _dequantise(self, codes: Tensor, steps: Tensor) -> None:
-        bits = codes.to(torch.int16)  # as bf16: exponent k, hence k = 0 is zero, and the sign
-        sign = bits.bitwise_and(8).bitwise_left_shift_(12)
-        bits.bitwise_and_(7).bitwise_left_shift_(7).bitwise_or_(sign)
-        steps.copy_(bits.view(torch.bfloat16)).mul_(2.0**120)
+    def _dequantise(self, body: Tensor, steps: Tensor) -> None:
+        pairs = body.to(torch.int32)  # to two bf16 numbers: exponent k, so that k = 0 is zero, and the sign
+        sign = pairs.mul((1 << 12) + (1 << 24)).bitwise_and_(_SIGNS)  # a product is a sum of shifts
+        bits = pairs.mul_((1 << 7) + (1 << 19)).bitwise_and_(_EXPONENTS).bitwise_or_(sign)
+        steps.copy_(bits.view(torch.bfloat16)[: steps.numel()]).mul_(2.0**120)
 
     def _bound(self, size: Tensor, scale: Tensor, rounding: Rounding) -> Tensor:
         small, relative = (2.0**-7, 1.0 / 3.0) if rounding is Rounding.NEAREST else (2.0**-6, 1.0)

@@ -6,6 +6,8 @@ probability that makes it unbiased (up to 2^-17 of their distance for fp16): err
 that would become infinite is refused. fp32 is exact.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,6 @@ from diloco_trainer.algorithm.codec_base import (
     CodecOverflowError,
     TensorCodec,
     check_values,
-    output,
     raise_non_finite,
     random_bits,
 )
@@ -40,21 +41,22 @@ class FloatCodec(TensorCodec):
     ) -> Tensor:
         x = check_values(x)
         data = torch.empty(self.encoded_bytes(x.numel()), dtype=torch.uint8, device=x.device)
-        for values, codes in zip(torch.split(x, CHUNK), torch.split(data.view(self._dtype), CHUNK), strict=True):
-            if rounding is Rounding.NEAREST or self.kind is Codec.FP32:
-                codes.copy_(values)
-            elif self.kind is Codec.BF16:
-                _stochastic_bf16(values, codes, generator)
-            else:
-                _stochastic_fp16(values, codes, generator)
-            if not _all_finite(codes):
-                raise_non_finite(x)
-                raise CodecOverflowError(f"{self.kind.value} cannot hold {_largest(x):.6g}")
+        codes = data.view(self._dtype)
+        largest = _largest_magnitude(x)
+        if not math.isfinite(largest):
+            raise_non_finite(x)
+        if rounding is Rounding.NEAREST or self.kind is Codec.FP32:
+            codes.copy_(x)
+        else:
+            fill = _stochastic_bf16 if self.kind is Codec.BF16 else _stochastic_fp16
+            for values, part in zip(torch.split(x, CHUNK), torch.split(codes, CHUNK), strict=True):
+                fill(values, part, generator)
+        if largest > torch.finfo(self._dtype).max and not math.isfinite(_largest_magnitude(codes)):
+            raise CodecOverflowError(f"{self.kind.value} cannot hold a value of magnitude {largest:.6g}")
         return data
 
-    def decode(self, data: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
-        codes = self._check_data(data, numel).view(self._dtype)
-        return output(numel, out, data.device).copy_(codes)
+    def _decode_chunk(self, data: Tensor, numel: int, start: int, out: Tensor) -> None:
+        out.copy_(data.view(self._dtype)[start : start + out.numel()])
 
     def error_bound(self, x: Tensor, rounding: Rounding = Rounding.NEAREST) -> Tensor:
         relative, least = _HALF_ULP[self.kind]
@@ -64,22 +66,19 @@ class FloatCodec(TensorCodec):
 
     def is_finite(self, data: Tensor, numel: int) -> bool:
         codes = self._check_data(data, numel).view(self._dtype)
-        return all(_all_finite(chunk) for chunk in torch.split(codes, CHUNK))
+        return math.isfinite(_largest_magnitude(codes))
 
 
-def _all_finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
-
-
-def _largest(x: Tensor) -> float:
-    return float(x[x.abs().argmax()])
+def _largest_magnitude(values: Tensor) -> float:
+    """Of any float dtype; NaN when one of them is, 0 without values."""
+    parts = [part.to(torch.float32).abs().amax() for part in torch.split(values, CHUNK)] if values.numel() else []
+    return float(torch.stack(parts).amax()) if parts else 0.0
 
 
 def _stochastic_bf16(values: Tensor, codes: Tensor, generator: torch.Generator | None) -> None:
     """Add 16 random bits below the last kept one, then cut; works on sign and magnitude."""
     noise = random_bits(values.numel(), generator, values.device).to(torch.int32).bitwise_and_(0xFFFF)
     codes.view(torch.int16).copy_(noise.add_(values.view(torch.int32)).bitwise_right_shift_(16))
-    codes.masked_fill_(torch.isfinite(values).logical_not_(), torch.nan)  # the sum may have carried into the sign
 
 
 def _stochastic_fp16(values: Tensor, codes: Tensor, generator: torch.Generator | None) -> None:
@@ -89,4 +88,3 @@ def _stochastic_fp16(values: Tensor, codes: Tensor, generator: torch.Generator |
     noise = random_bits(values.numel(), generator, values.device).to(torch.int32).bitwise_and_(0x1FFF)
     cut = size.add_(lift).view(torch.int32).add_(noise).bitwise_and_(~0x1FFF).view(torch.float32)
     codes.copy_(cut.sub_(lift).copysign_(values))
-    codes.masked_fill_(torch.isfinite(values).logical_not_(), torch.nan)

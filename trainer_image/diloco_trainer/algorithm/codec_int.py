@@ -27,10 +27,14 @@ class IntCodec(BlockCodec):
             steps.add_(noise.add_(0.5).mul_(2.0**-16)).clamp_(-self._most, self._most)  # + within (-1/2, 1/2)
         codes.copy_(steps.round_())
 
-    def _dequantise(self, codes: Tensor, steps: Tensor) -> None:
-        if self._bits == 4:
-            codes.bitwise_xor_(8).sub_(8)  # sign of a nibble
-        steps.copy_(codes)
+    def _dequantise(self, body: Tensor, steps: Tensor) -> None:
+        if self._bits == 8:
+            steps.copy_(body.view(torch.int8))
+            return
+        pairs = body.to(torch.int16)  # low byte: first value
+        high = pairs.bitwise_and(0xF0).bitwise_left_shift_(4)
+        nibbles = high.bitwise_or_(pairs.bitwise_and_(0x0F)).view(torch.int8)
+        steps.copy_(nibbles.bitwise_xor_(8).sub_(8)[: steps.numel()])  # 0 .. 15 to -8 .. 7
 
     def _bound(self, size: Tensor, scale: Tensor, rounding: Rounding) -> Tensor:
         factor = 0.5 + 2.0**-16 if rounding is Rounding.NEAREST else 1.0 + 2.0**-15

@@ -3,7 +3,8 @@
 The token clock of an incarnation counts the tokens it has trained and never goes back. Each fragment has a mark,
 `covered`, up to which the clock is accounted for; settling a contribution staged at clock T of c tokens books the
 stretch (covered, T - c] as overlap (trained between an earlier stage and the adoption that overwrote it), (T - c, T]
-as merged or discarded, and moves the mark to T. What lies beyond the mark is in flight. Nothing here knows tensors; job totals weight each fragment by its share of the parameters.
+as merged or discarded, and moves the mark to T. What lies beyond the mark is in flight. Nothing here
+knows tensors; job totals weight each fragment by its share of the parameters.
 """
 
 from collections.abc import Sequence
