@@ -101,6 +101,8 @@ class LearnerStatus(StatusModel):
     """Incarnations started after the first."""
     restarts_counted: Count = 0
     """Of these, those that count against `failurePolicy.maxRestarts`."""
+    failures: Count = 0
+    """Failures in a row; the back-off grows with them, a long healthy run begins them anew."""
     not_before: Time | None = None
     """Back-off: the next incarnation does not start earlier."""
     message: Message = ""
@@ -148,6 +150,8 @@ class ResolvedStatus(StatusModel):
     """Version of the pod templates its pods are built from."""
     protocol_version: Annotated[int, Field(ge=1)]
     """Version of the protocol between Learners and Synchronizer."""
+    replicas: Annotated[int, Field(ge=1, le=MAX_LEARNERS)]
+    """`learners.replicas` at acceptance: budgets in steps and step schedules are counted with it."""
     ports: PortsStatus
     """Ports in use."""
 
@@ -161,6 +165,12 @@ class GoodputStatus(StatusModel):
     """Tokens merged over tokens the wanted Learners could have trained."""
     uptime: Ratio = ""
     """Share of the time in which outer steps advanced within their deadline."""
+    window_seconds: Ratio = ""
+    """Seconds the shares are of: the job's active time."""
+    wanted_seconds: Ratio = ""
+    """Learner-seconds wanted in that time."""
+    accounted_time: Time | None = None
+    """Until when time has been counted."""
 
 
 class JobStatus(StatusModel):
