@@ -6,7 +6,7 @@ found that size plausible. Which sizes are, `gate` decides.
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from diloco_trainer.wire.errors import Reason, Refused
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
@@ -38,13 +38,22 @@ def split(payload: Buffer) -> Iterator[memoryview]:
 
 
 class Assembler:
-    """Puts a payload of a declared size together. Errors are `Refused` with the reason in the protocol's words."""
+    """Puts a payload of a declared size together. Errors are `Refused` with the reason in the protocol's words.
+
+    Leaving its `with` block frees what was not finished, whoever still holds the assembler (a traceback does).
+    """
 
     def __init__(self, size_bytes: int, expected_checksum: bytes) -> None:
         self._body = bytearray(size_bytes)
         self._filled = 0
         self._hash = sha256()
         self._expected = expected_checksum
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._body = bytearray()
 
     def add(self, chunk: bytes) -> None:
         """Append the next chunk."""

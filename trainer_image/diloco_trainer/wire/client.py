@@ -28,8 +28,10 @@ from diloco_trainer.wire.errors import (
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.link import Link
-from diloco_trainer.wire.protocol import AUTHORIZATION_KEY, BEARER, TRANSFER_IDLE_SECONDS
+from diloco_trainer.wire.protocol import AUTHORIZATION_KEY, BEARER, CONTINUE_KEY, TRANSFER_IDLE_SECONDS
 from diloco_trainer.wire.service import PullItem
+
+_CONNECTION_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -150,6 +152,9 @@ class SynchronizerClient:
 
             async def parts() -> AsyncIterator[pb.ContributionPart]:
                 yield pb.ContributionPart(header=header)
+                if CONTINUE_KEY not in await call.initial_metadata():
+                    await call.code()  # refused or known already: the end is on its way
+                    return
                 for chunk in split(payload):
                     yield pb.ContributionPart(chunk=bytes(chunk))
                     if not call.done() and not timer.expired():
@@ -175,13 +180,10 @@ class SynchronizerClient:
 
     async def _item(self, header: pb.PullHeader, parts: AsyncIterator[pb.PullPart]) -> PullItem:
         try:
-            body = Assembler(header.size_bytes, header.checksum)
-            while body.missing_bytes:
-                part = await _next(parts, self._idle_timeout_seconds)
-                if part is None:
-                    break
-                body.add(part.chunk)
-            payload = body.finish()
+            with Assembler(header.size_bytes, header.checksum) as body:
+                while body.missing_bytes and (part := await _next(parts, self._idle_timeout_seconds)) is not None:
+                    body.add(part.chunk)
+                payload = body.finish()
         except Refused as error:
             raise SynchronizerFault(f"pull of fragment {header.fragment}: {error.message}") from error
         return PullItem(
@@ -224,10 +226,9 @@ class SynchronizerClient:
             if refusal is not None:
                 self._hear()
                 raise error_of_refusal(refusal) from error
-            failure = error_of_status(error.code(), error.details() or "no details")
-            if isinstance(failure, SynchronizerUnavailable):
+            if error.code() in _CONNECTION_LOST:
                 await link.drop(stub)
-            raise failure from error
+            raise error_of_status(error.code(), error.details() or "no details") from error
         except TimeoutError as error:
             await link.drop(stub)
             raise SynchronizerUnavailable("nothing came from the Synchronizer within the deadline") from error

@@ -53,11 +53,13 @@ class MemorySynchronizer:
         known = await self._backend.offer(header)
         if known is not None:
             return _copy(known)
-        body = Assembler(header.size_bytes, header.checksum)
+        body = bytearray()
         if not header.nothing:
-            for chunk in split(payload):
-                body.add(bytes(chunk))
-        return _copy(await self._backend.contribute(header, bytearray() if header.nothing else body.finish()))
+            with Assembler(header.size_bytes, header.checksum) as assembler:
+                for chunk in split(payload):
+                    assembler.add(bytes(chunk))
+                body = assembler.finish()
+        return _copy(await self._backend.contribute(header, body))
 
     async def pull(self, request: pb.PullRequest) -> AsyncGenerator[PullItem, None]:
         self._speaker(request.index, request.incarnation)

@@ -11,6 +11,9 @@ PROTOCOL_VERSION = 1
 AUTHORIZATION_KEY = "authorization"
 BEARER = "Bearer "
 REFUSAL_KEY = "diloco-refusal-bin"
+CONTINUE_KEY = "diloco-continue"
+"""In the initial metadata of a Contribute: the header was accepted, send the payload. Bytes sent before that would race
+with a refusal, and be in vain when the body is known already."""
 
 CHUNK_BYTES = 2 * 1024 * 1024
 """Most payload bytes in one message."""

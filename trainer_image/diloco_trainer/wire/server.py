@@ -30,6 +30,7 @@ from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.protocol import (
     AUTHORIZATION_KEY,
+    CONTINUE_KEY,
     REFUSAL_KEY,
     SERVER_OPTIONS,
     TRANSFER_IDLE_SECONDS,
@@ -125,7 +126,7 @@ class _Servicer(rpc.SynchronizerServicer):
     ) -> pb.ContributionReply:
         async with _refusing(context):
             identity = self._identify(context)
-            return pb.ContributionReply(settlement=await self._contribution(identity, request_iterator))
+            return pb.ContributionReply(settlement=await self._contribution(identity, request_iterator, context))
 
     async def Pull(self, request: pb.PullRequest, context: _Context) -> AsyncGenerator[pb.PullPart, None]:
         async with _refusing(context):
@@ -147,13 +148,16 @@ class _Servicer(rpc.SynchronizerServicer):
         only = values[0] if len(values) == 1 else None
         return self._gate.identify(only if isinstance(only, str) else None)
 
-    async def _contribution(self, identity: Identity, parts: AsyncIterator[pb.ContributionPart]) -> pb.Settlement:
+    async def _contribution(
+        self, identity: Identity, parts: AsyncIterator[pb.ContributionPart], context: _Context
+    ) -> pb.Settlement:
         async with self._patience() as timer:
             header = await _first(parts)
             self._gate.header(identity, header, self._backend)
             known = await self._backend.offer(header)
             if known is not None:
                 return known
+            await context.send_initial_metadata(((CONTINUE_KEY, "1"),))
             async with self._only_upload((header.index, header.incarnation, header.fragment), timer):
                 payload = await self._body(header, parts, timer)
         return await self._backend.contribute(header, payload)
@@ -164,13 +168,13 @@ class _Servicer(rpc.SynchronizerServicer):
         loop = asyncio.get_running_loop()
         if header.nothing:
             return bytearray()
-        body = Assembler(header.size_bytes, header.checksum)
-        async for part in parts:
-            if part.WhichOneof("part") != "chunk":
-                raise Refused(Reason.BAD_HEADER, "after the header come chunks only")
-            body.add(part.chunk)
-            timer.reschedule(loop.time() + self._idle_seconds)
-        return body.finish()
+        with Assembler(header.size_bytes, header.checksum) as body:
+            async for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise Refused(Reason.BAD_HEADER, "after the header come chunks only")
+                body.add(part.chunk)
+                timer.reschedule(loop.time() + self._idle_seconds)
+            return body.finish()
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[asyncio.Timeout]:

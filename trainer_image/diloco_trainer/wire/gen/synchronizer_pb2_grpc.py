@@ -105,7 +105,7 @@ class SynchronizerServicer:
 
     def Contribute(self, request_iterator, context):
         """One contribution: a header, then its payload in chunks. Idempotent by (incarnation, fragment, sequence).
-        The reply may come before the payload was sent: when the Synchronizer has it already, or refuses it.
+        Send the payload once the initial metadata has "diloco-continue"; without it the reply or refusal is on its way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

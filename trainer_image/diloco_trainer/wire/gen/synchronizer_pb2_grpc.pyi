@@ -50,7 +50,7 @@ class SynchronizerStub:
     """Work units. The reply is sent once the lease is durable."""
     Contribute: _grpc.StreamUnaryMultiCallable[_synchronizer_pb2.ContributionPart, _synchronizer_pb2.ContributionReply]
     """One contribution: a header, then its payload in chunks. Idempotent by (incarnation, fragment, sequence).
-    The reply may come before the payload was sent: when the Synchronizer has it already, or refuses it.
+    Send the payload once the initial metadata has "diloco-continue"; without it the reply or refusal is on its way.
     """
     Pull: _grpc.UnaryStreamMultiCallable[_synchronizer_pb2.PullRequest, _synchronizer_pb2.PullPart]
     """The published deltas from one version to another, or the raw anchor."""
@@ -72,7 +72,7 @@ class SynchronizerAsyncStub(SynchronizerStub):
     """Work units. The reply is sent once the lease is durable."""
     Contribute: _aio.StreamUnaryMultiCallable[_synchronizer_pb2.ContributionPart, _synchronizer_pb2.ContributionReply]  # type: ignore[assignment]
     """One contribution: a header, then its payload in chunks. Idempotent by (incarnation, fragment, sequence).
-    The reply may come before the payload was sent: when the Synchronizer has it already, or refuses it.
+    Send the payload once the initial metadata has "diloco-continue"; without it the reply or refusal is on its way.
     """
     Pull: _aio.UnaryStreamMultiCallable[_synchronizer_pb2.PullRequest, _synchronizer_pb2.PullPart]  # type: ignore[assignment]
     """The published deltas from one version to another, or the raw anchor."""
@@ -121,7 +121,7 @@ class SynchronizerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_synchronizer_pb2.ContributionReply, _abc.Awaitable[_synchronizer_pb2.ContributionReply]]:
         """One contribution: a header, then its payload in chunks. Idempotent by (incarnation, fragment, sequence).
-        The reply may come before the payload was sent: when the Synchronizer has it already, or refuses it.
+        Send the payload once the initial metadata has "diloco-continue"; without it the reply or refusal is on its way.
         """
 
     @_abc_1.abstractmethod
