@@ -165,6 +165,7 @@ def full_status() -> dict[str, Any]:
             "policy": resolved.policy.model_dump(mode="json", by_alias=True),
             "budgetTokens": resolved.budget_tokens,
             "budgetReason": resolved.budget_reason.value,
+            "replicas": resolved.replicas,
             "templateVersion": 1,
             "protocolVersion": 1,
             "ports": {"synchronizer": 1, "admin": 2, "metrics": 3},
