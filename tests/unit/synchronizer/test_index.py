@@ -23,7 +23,7 @@ CONTRIBUTORS = (
 )
 RECORDS: list[Record] = [
     AdmitRecord(0, 1, "here", 1.0),
-    LeaseRecord(0, 1, 1, 0, 4, 8, 1, ((0, 0, 8), (1, 0, 2)), False),
+    LeaseRecord(0, 1, 1, 0, 4, 8, 1, 40, 0, ((0, 0, 8), (1, 0, 2)), False),
     MergeRecord(3, 4, 1, "everyone", CONTRIBUTORS, "rda", "bodies", 1, 2, "d" * 64, 0.1, 5.0, 3, 0.01, 2.0),
     RefuseRecord(0, 1, 3, 2, RefusalReason.NON_FINITE, "NaN", 1, 120, 30, 3.0),
     GoneRecord(0, 1, GoneReason.LEFT, 120, 4.0),

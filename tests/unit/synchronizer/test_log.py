@@ -43,10 +43,11 @@ def test_a_log_cut_at_any_byte_yields_exactly_the_whole_records_and_goes_on(tmp_
     write(tmp_path, RECORDS)
     whole = segment_path(tmp_path, 1).read_bytes()
     ends = []
-    log = Log(tmp_path, 2, 1)
+    (tmp_path / "again").mkdir()
+    log = Log(tmp_path / "again", 1, 1)
     for meta, blobs in RECORDS:
         log.append(meta, blobs)
-        ends.append(log.appended_bytes)
+        ends.append(log.total_bytes)
     log.close()
     for cut in range(len(whole) + 1):
         folder = tmp_path / f"cut-{cut}"

@@ -1,6 +1,7 @@
 """A snapshot comes back as it was written, or does not count."""
 
 from collections import deque
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ from diloco_trainer.synchronizer.state import FragmentState, Retained, Version
 def fragment(index: int, version: int) -> FragmentState:
     generator = torch.Generator().manual_seed(index)
     theta, momentum, published = torch.randn(3, 7 + index, generator=generator)
-    retained = [Retained(Version(v, f"d{v}", 0.1 * v), torch.full((5,), v, dtype=torch.uint8)) for v in (1, 2)]
+    retained = [
+        Retained(Version(v, f"d{v}", 0.1 * v), torch.full((5,), v, dtype=torch.uint8), sha256(bytes([v] * 5)).digest())
+        for v in (1, 2)
+    ]
     state = FragmentState(
         index, theta, momentum, published, Version(version, "digest", 0.5, 12.0, 3, 9), deque(maxlen=2)
     )
@@ -40,7 +44,7 @@ def test_a_snapshot_comes_back_bit_for_bit(tmp_path: Path) -> None:
         assert (found.newest, found.norms) == (meant.newest, meant.norms)
         for name in ("theta", "momentum", "published"):
             assert torch.equal(getattr(found, name), getattr(meant, name))
-        assert [item.version for item in found.retained] == [item.version for item in meant.retained]
+        assert [(i.version, i.checksum) for i in found.retained] == [(i.version, i.checksum) for i in meant.retained]
         assert all(torch.equal(a.delta, b.delta) for a, b in zip(found.retained, meant.retained, strict=True))
 
 

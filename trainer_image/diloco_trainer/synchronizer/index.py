@@ -38,7 +38,7 @@ class Index:
     """Used by one thread."""
 
     def __init__(self, folder: Path, last_lsn: int) -> None:
-        """Open or create the index of a log that ends with record `last_lsn`; a file that is no database is replaced."""
+        """Open or create the index of a log whose last record is `last_lsn`; a file that is no database is replaced."""
         self._path = folder / "index.sqlite"
         try:
             self._connection = self._open()
@@ -102,14 +102,12 @@ class Index:
         tokens = sum(item.c_tokens for item in record.contributors)
         row = (lsn, record.wall, record.fragment, record.version, record.turn, record.reason, record.branch)
         self._insert("merges", [(*row, len(record.contributors), tokens, record.seconds, record.digest)])
-        self._insert(
-            "settlements",
-            [
-                (lsn, c.index, c.incarnation, record.fragment, c.sequence, "merged", record.version, None, c.turn)
-                + (c.base_version, c.c_tokens, c.c_steps, c.weight, c.norm)
-                for c in record.contributors
-            ],
-        )
+        rows: list[tuple[object, ...]] = []
+        for c in record.contributors:
+            about = (c.turn, c.base_version, c.c_tokens, c.c_steps, c.weight, c.norm)
+            merged = ("merged", record.version, None)
+            rows.append((lsn, c.index, c.incarnation, record.fragment, c.sequence, *merged, *about))
+        self._insert("settlements", rows)
 
     def _insert(self, table: str, rows: list[tuple[object, ...]]) -> None:
         if rows:

@@ -87,8 +87,9 @@ class Log:
         self._segment = segment
         self._next_lsn = next_lsn
         self._durable = next_lsn - 1
-        self._appended_bytes = 0
         self._fd = self._open(segment)
+        paths = [segment_path(folder, number) for number in segment_numbers(folder)]
+        self._total_bytes = sum(path.stat().st_size for path in paths)
 
     @property
     def last_lsn(self) -> int:
@@ -106,9 +107,9 @@ class Log:
         return self._segment
 
     @property
-    def appended_bytes(self) -> int:
-        """Bytes appended by this process; only grows."""
-        return self._appended_bytes
+    def total_bytes(self) -> int:
+        """Bytes of the segments found at the start and of all records since; only grows."""
+        return self._total_bytes
 
     def append(self, meta: bytes, blobs: Sequence[Buffer] = ()) -> int:
         """Queue one record and return its number. The blobs must not change until it is durable."""
@@ -117,7 +118,7 @@ class Log:
             frame = make_frame(lsn, self._durable, meta, blobs)
             self._pending.append(frame)
             self._next_lsn += 1
-            self._appended_bytes += sum(len(part) for part in frame)
+            self._total_bytes += sum(len(part) for part in frame)
             return lsn
 
     def rotate(self) -> int:

@@ -9,7 +9,8 @@ becomes visible, and what a body must look like to get here, is not decided here
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from hashlib import sha256
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -131,7 +132,8 @@ def take_step(
     for item in contributors:
         norms = norms.with_merged(item.norm, item.c_steps)
     digest = anchor_digest(context.epoch, state.index, version.number, state.published)
-    return Made(Retained(replace(version, digest=digest), encoded), norms, crc(state.theta), crc(state.momentum))
+    retained = Retained(replace(version, digest=digest), encoded, sha256(as_bytes(encoded)).digest())
+    return Made(retained, norms, crc(state.theta), crc(state.momentum))
 
 
 def redo(context: MergeContext, state: FragmentState, record: MergeRecord, blobs: Sequence[Buffer], lsn: int) -> None:
@@ -173,7 +175,8 @@ def smaller_payload(bodies: Sequence[Tensor], delta: Tensor) -> tuple[Literal["b
 
 def as_bytes(tensor: Tensor) -> memoryview:
     """The tensor's own memory as bytes."""
-    return memoryview(tensor.contiguous().numpy()).cast("B")
+    values = cast(bytes, tensor.contiguous().numpy())  # an array is a buffer, which its type does not say
+    return memoryview(values).cast("B")
 
 
 def crc(tensor: Tensor) -> int:

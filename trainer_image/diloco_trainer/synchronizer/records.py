@@ -62,10 +62,21 @@ class LeaseRecord:
     batch_sequences: int
     want_sequences: int
     num_live: int
+    max_ahead_sequences: int
+    start_clock_tokens: int
     ranges: tuple[tuple[int, int, int], ...]
     """(pass, start, stop) in the order of the pass."""
     exhausted: bool
     kind: Literal["lease"] = "lease"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRecord:
+    """Fixed pool: the units left of an index that nobody holds go to these indices."""
+
+    index: int
+    live: tuple[int, ...]
+    kind: Literal["share"] = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +219,7 @@ Record = (
     | AdmitRecord
     | StartRecord
     | LeaseRecord
+    | ShareRecord
     | MergeRecord
     | RefuseRecord
     | GoneRecord

@@ -12,8 +12,8 @@ import re
 import shutil
 import zlib
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class SnapshotWriter:
     def __init__(self, folder: Path, segment: int, next_lsn: int, control: dict[str, Any]) -> None:
         """`control` is JSON data as of the record before `next_lsn`, the first one of `segment`."""
         self._folder = folder
-        self._segment = segment
+        self.segment = segment
         self._next_lsn = next_lsn
         self._control = control
         self._temporary = folder / f"snapshot-{segment:08d}.tmp"
@@ -77,7 +77,7 @@ class SnapshotWriter:
         """Make the snapshot count, durably, and delete older ones."""
         document = {
             "format": FORMAT,
-            "segment": self._segment,
+            "segment": self.segment,
             "next_lsn": self._next_lsn,
             "control": self._control,
             "fragments": self._crcs,
@@ -86,11 +86,11 @@ class SnapshotWriter:
         path.write_text(json.dumps(document), encoding="utf-8")
         _sync_and_sum(path)
         sync_folder(self._temporary)
-        final = self._folder / f"snapshot-{self._segment:08d}"
+        final = self._folder / f"snapshot-{self.segment:08d}"
         self._temporary.rename(final)
         sync_folder(self._folder)
         for number in snapshot_numbers(self._folder):
-            if number < self._segment:
+            if number < self.segment:
                 shutil.rmtree(self._folder / f"snapshot-{number:08d}")
 
 
@@ -129,7 +129,9 @@ def _load_fragment(place: Path, index: int, crc: int, retained: int) -> Fragment
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["state"])
         versions = [Version(**item) for item in about["retained"]]
-        deltas: Sequence[Retained] = [Retained(v, file.get_tensor(f"delta-{v.number}").clone()) for v in versions]
+        tensors = [file.get_tensor(f"delta-{version.number}").clone() for version in versions]
+        sums = [sha256(memoryview(tensor.numpy())).digest() for tensor in tensors]
+        deltas = [Retained(*parts) for parts in zip(versions, tensors, sums, strict=True)]
         return FragmentState(
             index=index,
             theta=file.get_tensor("theta").clone(),

@@ -34,10 +34,12 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """A published delta as it travels: `delta` is uint8 [encoded bytes]; added to version number - 1 it makes `version`."""
+    """A published delta as it travels: uint8 [encoded bytes]; added to the version before it makes `version`."""
 
     version: Version
     delta: Tensor
+    checksum: bytes
+    """sha256 of the delta."""
 
 
 @dataclass(slots=True)

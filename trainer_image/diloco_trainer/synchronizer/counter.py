@@ -1,0 +1,239 @@
+"""Contributions over the counter: checks of header and values, duplicates, the guard, the answer; and pulls.
+
+Runs on the engine thread but for `inspect`, which reads a body and belongs on any other. Bodies are checked as they
+arrive; what becomes of a good one is `sync_round`'s decision. A contribution whose settlement is on record gets it
+again.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from diloco_api.sync_policy import Codec
+from diloco_trainer.algorithm import guard, reduce
+from diloco_trainer.algorithm.events import AnsweredNothing, Contributed, Key, RefusalReason
+from diloco_trainer.synchronizer.core import Core
+from diloco_trainer.synchronizer.desk import Desk
+from diloco_trainer.synchronizer.effects import Effects, settlement_of
+from diloco_trainer.synchronizer.inbox import Contradiction
+from diloco_trainer.synchronizer.merge_exec import Body, MergeContext
+from diloco_trainer.synchronizer.merging import Merger
+from diloco_trainer.synchronizer.reply import Reply
+from diloco_trainer.synchronizer.state import Retained, Version
+from diloco_trainer.wire.errors import Fenced, Reason, Refused, SynchronizerUnavailable, WireError
+from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+
+LARGEST = {Codec.FP16: 1e3}
+"""Values above this could overflow the outer step or its downlink encoding; 1e30 for codecs with fp32's range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A body as it arrived. `norm` is of the decoded delta, NaN when a value is not finite."""
+
+    data: Tensor
+    norm: float
+    problem: str
+    """Why the guard refuses it whatever its norm; empty when it does not."""
+
+
+def inspect(context: MergeContext, fragment: int, payload: bytearray) -> Inspected:
+    """Decode a body and take its norm; pure, may run on any thread."""
+    data = torch.frombuffer(payload, dtype=torch.uint8)
+    numel = context.fragment(fragment).numel
+    if not context.up.is_finite(data, numel):
+        return Inspected(data, math.nan, "a value is NaN or infinite")
+    delta = context.up.decode(data, numel)
+    largest = float(delta.abs().max())
+    limit = LARGEST.get(context.down.kind, 1e30)
+    problem = f"a value of {largest:.3g} would overflow the outer step" if largest > limit else ""
+    return Inspected(data, reduce.tree_norm(delta), problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull is answered with: deltas in order, or one anchor."""
+
+    fragment: int
+    deltas: tuple[Retained, ...] = ()
+    anchor: Tensor | None = None
+    """fp32 [numel], the asker's to keep."""
+    version: Version | None = None
+    """Of the anchor."""
+
+
+class Counter:
+    """Belongs to the engine thread."""
+
+    def __init__(self, core: Core, desk: Desk, merger: Merger, effects: Effects) -> None:
+        self._core = core
+        self._desk = desk
+        self._merger = merger
+        self._effects = effects
+
+    def offer(self, header: pb.ContributionHeader, reply: Reply[pb.Settlement | None]) -> None:
+        """Before the body is read: None to read it, or what is already known of it."""
+        try:
+            known = self._known(header)
+            if known is None:
+                self._check(header)
+        except WireError as error:
+            reply.fail(error)
+            return
+        if known is None or known.outcome in (pb.RECEIVED, pb.HELD):
+            reply.ok(known)
+        else:
+            self._core.journal.when_durable(lambda: reply.ok(known))
+
+    def contribute(
+        self, header: pb.ContributionHeader, inspected: Inspected | None, reply: Reply[pb.Settlement]
+    ) -> None:
+        """Take in a whole body, or an answer without one (`inspected` None)."""
+        self._core.counters.bytes_up += header.size_bytes
+        try:
+            known = self._known(header)
+            if known is None:
+                self._check(header)
+        except WireError as error:
+            reply.fail(error)
+            return
+        if known is None:
+            known = self._nothing(header) if inspected is None else self._body(header, inspected)
+        settlement = known
+        self._core.journal.when_durable(lambda: reply.ok(settlement))
+
+    def pull(self, request: pb.PullRequest, reply: Reply[Pulled]) -> None:
+        """Deltas that are retained, or the anchor of the newest version."""
+        core = self._core
+        try:
+            self._desk.admitted((request.index, request.incarnation))
+            if request.fragment >= len(core.fragments):
+                raise Refused(Reason.UNKNOWN_FRAGMENT, f"there is no fragment {request.fragment}")
+            if not core.control.started:
+                raise SynchronizerUnavailable("version 0 is not handed out yet: not enough learners have joined")
+            pulled = None if request.raw else self._deltas(request)
+        except WireError as error:
+            reply.fail(error)
+            return
+        if pulled is not None:
+            core.counters.bytes_down += sum(item.delta.numel() for item in pulled.deltas)
+            reply.ok(pulled)
+            return
+        self._merger.when_idle(request.fragment, self._raw(request.fragment, reply))
+
+    def _raw(self, fragment: int, reply: Reply[Pulled]) -> Callable[[], None]:
+        def answer() -> None:
+            state = self._core.fragments[fragment]
+            self._core.counters.bytes_down += 4 * state.published.numel()
+            reply.ok(Pulled(fragment, anchor=state.published.clone(), version=state.newest))
+
+        return answer
+
+    def _deltas(self, request: pb.PullRequest) -> Pulled:
+        state = self._core.fragments[request.fragment]
+        want = request.want_version or state.version
+        if want > state.version or request.have_version > want:
+            raise Refused(
+                Reason.UNKNOWN_VERSION,
+                f"fragment {request.fragment} has version {state.version}; {request.have_version} to {want} was asked",
+            )
+        deltas = state.deltas(request.have_version, want)
+        if deltas is None:
+            raise Refused(
+                Reason.UNKNOWN_VERSION,
+                f"fragment {request.fragment}: deltas from version {request.have_version} are no longer retained: "
+                "pull it raw",
+            )
+        return Pulled(request.fragment, deltas=tuple(deltas))
+
+    def _known(self, header: pb.ContributionHeader) -> pb.Settlement | None:
+        """What is known of this very contribution: settled, waiting, or nothing. Raises for contradictions."""
+        core, who = self._core, (header.index, header.incarnation)
+        if header.nothing:
+            return None
+        enrolled = core.control.enrolled.get(who)
+        settled = enrolled.settled.get(header.fragment) if enrolled is not None else None
+        if settled is not None and settled.sequence == header.sequence:
+            return settlement_of(core, *who, header.fragment)
+        if settled is not None and settled.sequence > header.sequence:
+            raise Refused(
+                Reason.BAD_HEADER, f"contribution {header.sequence} comes after {settled.sequence} was settled"
+            )
+        key = key_of(header)
+        try:
+            body = core.inbox.find(key, header.checksum)
+        except Contradiction as error:
+            raise Refused(Reason.BAD_HEADER, f"fragment {header.fragment}: {error}") from error
+        if body is None:
+            return None
+        outcome = pb.HELD if core.inbox.is_held(key) else pb.RECEIVED
+        return pb.Settlement(fragment=header.fragment, sequence=header.sequence, outcome=outcome)
+
+    def _check(self, header: pb.ContributionHeader) -> None:
+        """Raise for a header that cannot be taken: its sender or its figures are wrong."""
+        core, who = self._core, (header.index, header.incarnation)
+        try:
+            self._desk.admitted(who)
+        except Fenced:
+            core.counters.fenced_updates += 1
+            raise
+        if header.nothing:
+            return
+        version = core.fragments[header.fragment].version
+        if header.base_version > version:
+            raise Refused(
+                Reason.UNKNOWN_VERSION,
+                f"fragment {header.fragment} has version {version}, the base is {header.base_version}",
+            )
+        limit = core.control.pool.clock_limit_tokens(*who)
+        if header.token_clock > limit:
+            raise Refused(Reason.BEYOND_LEASE, f"token clock {header.token_clock} is beyond the {limit} tokens leased")
+        covered = core.control.ledger.fragment_tokens(*who)[header.fragment].covered
+        if header.c_tokens < 1 or header.token_clock - header.c_tokens < covered:
+            raise Refused(
+                Reason.BAD_HEADER,
+                f"{header.c_tokens} tokens up to token clock {header.token_clock} reach back before {covered}, "
+                "which is settled",
+            )
+
+    def _nothing(self, header: pb.ContributionHeader) -> pb.Settlement:
+        self._core.feed(AnsweredNothing(header.index, header.incarnation, header.fragment, header.turn))
+        return pb.Settlement(fragment=header.fragment, sequence=header.sequence, outcome=pb.RECEIVED)
+
+    def _body(self, header: pb.ContributionHeader, inspected: Inspected) -> pb.Settlement:
+        """A new body: the guard first, then the round."""
+        core, key = self._core, key_of(header)
+        body = Body(
+            key=key,
+            turn=header.turn,
+            base_version=header.base_version,
+            stage_step=header.stage_step,
+            token_clock=header.token_clock,
+            c_tokens=header.c_tokens,
+            c_steps=header.c_steps,
+            norm=inspected.norm,
+            checksum=header.checksum,
+            data=inspected.data,
+        )
+        core.control.heard((key.index, key.incarnation), header.token_clock)
+        norms = core.fragments[key.fragment].norms
+        verdict = guard.judge(core.run.policy.guard, norms, body.norm, body.c_steps)
+        if inspected.problem or not verdict.ok:
+            reason = RefusalReason.NON_FINITE if inspected.problem else verdict.reason
+            assert reason is not None
+            self._effects.refuse(body, reason, inspected.problem or verdict.message)
+            core.feed(AnsweredNothing(key.index, key.incarnation, key.fragment, body.turn))
+            return settlement_of(core, key.index, key.incarnation, key.fragment)
+        core.inbox.add(body)
+        core.feed(Contributed(key, turn=body.turn, base_version=body.base_version))
+        known = self._known(header)
+        assert known is not None, "a body is waiting or settled"
+        return known
+
+
+def key_of(header: pb.ContributionHeader) -> Key:
+    """The contribution a header names."""
+    return Key(header.index, header.incarnation, header.fragment, header.sequence)
