@@ -36,7 +36,8 @@ def inner_step(
     """One step on `batch` [b, T + 1]; returns the mean loss over its tokens as a detached fp32 scalar.
 
     Micro-batches are weighted by their share of sequences, so the gradient is the mean over the tokens of the batch
-    also when the last one is smaller.
+    also when the last one is smaller. A gradient that is not finite changes nothing: one bad batch, or a fragment that
+    is about to be replaced, must not poison the optimizer's state for ever.
     """
     optimizer.zero_grad(set_to_none=True)
     total = torch.zeros((), dtype=torch.float32, device=batch.device)
@@ -44,8 +45,12 @@ def inner_step(
         loss = loss_of(model, part) * (part.shape[0] / batch.shape[0])
         torch.autograd.backward(loss)
         total += loss.detach()
+    gradients = [tensor.grad for tensor in model.parameters() if tensor.grad is not None]
+    norm = nn.utils.get_total_norm(gradients)
+    if not bool(torch.isfinite(norm)):
+        return total
     if clip_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, norm)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()

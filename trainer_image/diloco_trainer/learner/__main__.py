@@ -1,0 +1,94 @@
+"""`python -m diloco_trainer.learner`: one incarnation of one Learner, from its environment to its exit code."""
+
+import os
+import random
+import signal
+import sys
+import time
+from types import FrameType
+
+import torch
+
+from diloco_api.errors import SpecError
+from diloco_api.exit_codes import ExitCode
+from diloco_api.names import FILE_TAPE
+from diloco_api.run_config import RunConfig, read_run_config
+from diloco_api.tokens import Identity
+from diloco_trainer.algorithm.codec import CodecUnavailable, make_codec
+from diloco_trainer.learner.account import Account
+from diloco_trainer.learner.core import LearnerCore
+from diloco_trainer.learner.exchange import Exchange
+from diloco_trainer.learner.loop import Link, TrainingLoop
+from diloco_trainer.learner.messages import Ended
+from diloco_trainer.learner.metrics import serve_metrics
+from diloco_trainer.learner.session import Self
+from diloco_trainer.learner.settings import Settings, read_settings
+from diloco_trainer.learner.tape import Tape
+from diloco_trainer.task.errors import DataError
+from diloco_trainer.task.task import make_task
+from diloco_trainer.wire.client import SynchronizerClient
+from diloco_trainer.wire.errors import PortInUse
+
+
+def main() -> int:
+    """Run to the end; returns the exit code."""
+    signal.signal(signal.SIGTERM, _end_at_once)
+    signal.signal(signal.SIGINT, _end_at_once)
+    try:
+        settings = read_settings(os.environ)
+        run = read_run_config(settings.run_config)
+        ended = _learn(settings, run)
+    except DataError as error:
+        ended = Ended(ExitCode.DATA_ERROR, str(error))
+    except PortInUse as error:
+        ended = Ended(ExitCode.PORT_IN_USE, str(error))
+    except (SpecError, CodecUnavailable) as error:
+        ended = Ended(ExitCode.BAD_CONFIG, str(error))
+    if ended.line:
+        print(f"error: {ended.line}", file=sys.stderr, flush=True)
+    return ended.code
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Before the Learner has joined there is nothing to hand over."""
+    sys.exit(ExitCode.COMPLETE)
+
+
+def _learn(settings: Settings, run: RunConfig) -> Ended:
+    clock = time.monotonic
+    account = Account(clock)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    torch.manual_seed(run.train.seed)
+    for kind in {run.policy.encode_up, run.policy.encode_down}:
+        make_codec(kind).self_test()
+    task = make_task(run.train)
+    _ = task.num_sequences  # reads the text now: what is wrong with it is found before anyone counts on this Learner
+    try:
+        core = LearnerCore(task, run.train, run.policy, settings.device)
+    except ValueError as error:  # more fragments than tensors, a head that cannot be split
+        raise SpecError(str(error)) from error
+    tape = Tape(settings.scratch / FILE_TAPE if settings.scratch else None)
+    identity = Identity(run.job_uid, settings.index, settings.incarnation)
+    port = serve_metrics(account, run.learner_metrics_port)
+    rng = random.Random()
+
+    def make_client() -> SynchronizerClient:
+        timeout = run.timeouts.rpc_timeout_seconds
+        return SynchronizerClient(settings.addresses, settings.token, rng=rng, rpc_timeout_seconds=timeout)
+
+    me = Self(identity, settings.site, core.layout.digest, port)
+    exchange = Exchange(make_client, run, me, core.layout, account=account, tape=tape, clock=clock, rng=rng)
+    link = Link(exchange.inbox, exchange.post, lambda: exchange.unheard_seconds)
+    loop = TrainingLoop(task, core, run, link, account=account, tape=tape, clock=clock)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: loop.stop())
+    exchange.start()
+    ended = loop.run()
+    tape.flush()
+    exchange.join(timeout_seconds=1.0)
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main())
