@@ -9,7 +9,7 @@ sees both its old and its new value whatever is edited.
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +164,12 @@ def _without_null(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _simplify_defaults(properties: Mapping[str, Schema]) -> None:
-    """An object's default is `{}`: API servers fill in the defaults inside. Empty lists and texts are just absent."""
+    """An object's default is written out, as rules are tried on it as it stands; empty lists and texts are absent."""
     for child in properties.values():
         if isinstance(child.get("default"), dict):
-            child["default"] = {}
+            child["default"] = {
+                name: member["default"] for name, member in child["properties"].items() if "default" in member
+            }
         elif child.get("default") in ("", []):
             del child["default"]
 
@@ -192,20 +194,20 @@ def _check(path: str, node: Schema) -> None:
             assert present, f"{path}.{name}: immutable, but can be added and removed"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None, path: Path = CRD_PATH) -> int:
     parser = argparse.ArgumentParser(description="Generate the CRD of DiLoCoJob.")
     parser.add_argument("--check", action="store_true", help="only say whether the file is current")
-    check = parser.parse_args().check
+    check = parser.parse_args(arguments).check
     crd = build_crd()
     size = len(json.dumps(crd, separators=(",", ":")).encode())
     assert size < MAX_CRD_BYTES, f"the CRD has {size} bytes, more than {MAX_CRD_BYTES}"
     text = to_yaml(crd)
-    current = CRD_PATH.exists() and CRD_PATH.read_text(encoding="utf-8") == text
+    current = path.exists() and path.read_text(encoding="utf-8") == text
     if check and not current:
-        print(f"error: {CRD_PATH.name} is not what the models say; run `make manifests`", file=sys.stderr)
+        print(f"error: {path.name} is not what the models say; run `make manifests`", file=sys.stderr)
         return 1
     if not current:
-        CRD_PATH.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -16,12 +16,16 @@ _environment = celpy.Environment()
 
 def admit(schema: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
     """`field path: message` of everything an API server would refuse; empty: admitted."""
-    new = with_defaults(schema, new)
+    return check(schema, with_defaults(schema, new), None if old is None else with_defaults(schema, old))
+
+
+def check(schema: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
+    """The same for objects as they are stored, or for the default of a field, which is checked as it stands."""
     validator = jsonschema.Draft7Validator(_json_schema(schema))
     errors = [f"{'.'.join(map(str, error.path))}: {error.message}" for error in validator.iter_errors(new)]
     if errors:
         return errors
-    return list(_breaches(schema, new, None if old is None else with_defaults(schema, old), ""))
+    return list(_breaches(schema, new, old, ""))
 
 
 def with_defaults(schema: dict[str, Any], value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -22,6 +23,17 @@ NODES = dict(crd.walk(SCHEMA))
 
 def test_the_file_is_what_the_models_say() -> None:
     assert crd.CRD_PATH.read_text(encoding="utf-8") == crd.to_yaml(CRD), "run make manifests"
+
+
+def test_the_check_writes_nothing_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "crd.yaml"
+
+    assert crd.main(["--check"], path) == 1
+    assert not path.exists()
+    assert capsys.readouterr().err == "error: crd.yaml is not what the models say; run `make manifests`\n"
+    assert crd.main([], path) == 0
+    assert path.read_text(encoding="utf-8") == crd.to_yaml(CRD)
+    assert crd.main(["--check"], path) == 0
 
 
 def test_the_file_is_a_custom_resource_definition() -> None:

@@ -162,6 +162,7 @@ def test_the_outer_rate_of_turns_follows_the_replicas_wanted(replicas: int, rate
     assert resolved(replicas=replicas).outer_lr == rate
     assert resolved("DiLoCo", replicas=replicas).outer_lr == 0.7
     assert resolved(replicas=replicas, outerOptimizer={"learningRate": 0.1}).outer_lr == 0.1
+    assert resolved("DiLoCo", replicas=replicas, outerOptimizer={"learningRate": 0.1}).outer_lr == 0.1
 
 
 @pytest.mark.parametrize(

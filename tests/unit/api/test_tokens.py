@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+from diloco_api import tokens
 from diloco_api.tokens import (
     AdminIdentity,
     AdminRole,
@@ -45,6 +46,13 @@ def test_a_learners_token_is_no_admin_token_and_the_other_way_round() -> None:
         read_admin_token(KEY, make_token(KEY, UID, 0, 1))
     with pytest.raises(TokenError, match="not a Learner's token"):
         read_token(KEY, make_admin_token(KEY, UID, AdminRole.OPERATOR))
+
+
+@pytest.mark.parametrize("claims", [{"kind": "admin"}, {"index": "0"}, {"job": 1}], ids=lambda value: str(value))
+def test_signed_claims_of_another_shape_are_no_learners_token(claims: dict[str, str | int]) -> None:
+    token = tokens._sign(KEY, {"kind": "learner", "job": UID, "index": 0, "incarnation": 1, **claims})
+    with pytest.raises(TokenError, match="not a Learner's token"):
+        read_token(KEY, token)
 
 
 def test_changed_claims_are_noticed() -> None:
