@@ -34,25 +34,29 @@ _STATE_STYLES = {
 
 def draw(view: View, happenings: Sequence[Happening], width: int, spinner: Spinner) -> RenderableType:
     """The whole picture for a terminal of `width` columns; `spinner` is kept by the caller so that it turns."""
-    parts: list[RenderableType] = [_progress(view, width)]
+    wide = width >= WIDE
+    parts: list[RenderableType] = [_progress(view)]
     if view.waiting_for:
         spinner.update(text=Text(view.waiting_for, style="yellow", overflow="ellipsis", no_wrap=True))
         parts.append(spinner)
-    parts += [_facts(view), Text(), _learners(view, width)]
+    if view.outer_steps > 0:
+        parts.append(_facts(view, wide))
+    parts += [Text(), _learners(view, wide)]
     if view.message:
-        parts.append(Text(view.message, style="yellow"))
+        parts.append(Text(view.message, style="yellow", overflow="ellipsis", no_wrap=True))
     if happenings:
         parts.append(Text())
         parts += [_happening(what) for what in happenings[-HAPPENINGS:]]
-    title = Text.assemble((view.headline.job, "bold"), f" - {view.headline.preset}")
-    return Panel(Group(*parts), title=title, title_align="left", subtitle=_subtitle(view), subtitle_align="right")
+    return Panel(
+        Group(*parts),
+        title=Text.assemble((view.headline.job, "bold"), f" - {view.headline.preset}"),
+        title_align="left",
+        subtitle=Text("Ctrl-C stops in good order, a second one at once", style="dim"),
+        subtitle_align="right",
+    )
 
 
-def _subtitle(view: View) -> Text:
-    return Text("Ctrl-C stops in good order, a second one at once", style="dim")
-
-
-def _progress(view: View, width: int) -> RenderableType:
+def _progress(view: View) -> RenderableType:
     row = Table.grid(padding=(0, 1), expand=True)
     row.add_column(ratio=1)
     row.add_column(justify="right", no_wrap=True)
@@ -62,21 +66,19 @@ def _progress(view: View, width: int) -> RenderableType:
     return row
 
 
-def _facts(view: View) -> RenderableType:
+def _facts(view: View, wide: bool) -> RenderableType:
     tokens, goodput = view.tokens, view.goodput
     facts = Table.grid(padding=(0, 1))
-    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(style="dim", no_wrap=True, min_width=len("goodput"))
     facts.add_column(no_wrap=True, overflow="ellipsis")
-    facts.add_row(
-        "outer",
-        f"round {view.outer_rounds}, {view.outer_steps} steps   {wording.count(view.tokens_per_second)} tokens/s",
+    pace = f"{wording.count(view.tokens_per_second)} tokens/s"
+    facts.add_row("outer", f"round {view.outer_rounds}, {view.outer_steps} steps   {pace}")
+    sum_of_tokens = (
+        f"{wording.count(tokens.trained)} trained: {wording.count(tokens.merged)} merged, "
+        f"{wording.count(tokens.overlap)} overlap, {wording.count(sum(tokens.discarded.values()))} discarded"
     )
-    facts.add_row(
-        "tokens",
-        f"{wording.count(tokens.trained)} trained = {wording.count(tokens.merged)} merged + "
-        f"{wording.count(tokens.overlap)} overlap + {wording.count(sum(tokens.discarded.values()))} discarded + "
-        f"{wording.count(tokens.in_flight)} in flight",
-    )
+    in_flight = f", {wording.count(tokens.in_flight)} in flight" if wide else ""
+    facts.add_row("tokens", sum_of_tokens + in_flight)
     facts.add_row(
         "goodput",
         f"capacity {wording.share(goodput.capacity)}   accepted {wording.share(goodput.accepted)}   "
@@ -85,8 +87,7 @@ def _facts(view: View) -> RenderableType:
     return facts
 
 
-def _learners(view: View, width: int) -> RenderableType:
-    wide = width >= WIDE
+def _learners(view: View, wide: bool) -> RenderableType:
     table = Table(box=None, expand=True, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
     table.add_column("Learner", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=9)

@@ -174,5 +174,5 @@ def _note(heard: LearnerProgress, reason: str) -> str:
     if not heard.live and not heard.gone:
         return f"silent for {heard.heartbeat_age_seconds:.0f} s"
     if heard.warmup_left > 0:
-        return f"rate ramps up, {heard.warmup_left} steps left"
+        return f"ramp, {heard.warmup_left} left"
     return reason
