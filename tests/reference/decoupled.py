@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from reference import arithmetic
@@ -74,7 +75,7 @@ class Learner:
 
     def __post_init__(self) -> None:
         self.c_tokens, self.c_steps = [0 for _ in self.anchors], [0 for _ in self.anchors]
-        self.residual = [0 * anchor for anchor in self.anchors]
+        self.residual = [torch.zeros_like(anchor) for anchor in self.anchors]
         for fragment, anchor in enumerate(self.anchors):
             self.inner.write(fragment, anchor)
 
@@ -105,7 +106,7 @@ class Learner:
         if self.rules.error_feedback and outcome == "merged":
             self.residual[fragment] = round_bf16(contribution.lost)
         if outcome == "guard":
-            self.residual[fragment] = 0 * self.residual[fragment]
+            self.residual[fragment] = torch.zeros_like(self.residual[fragment])
         return contribution
 
     def adopt(self, fragment: int, version: int, published: Tensor, stage: Stage) -> None:
@@ -126,7 +127,7 @@ class Synchronizer:
 
     def __init__(self, initial: Sequence[Tensor], shapes: Sequence[arithmetic.Shape], rules: Rules) -> None:
         self.rules, self.shapes = rules, shapes
-        self.versions = [[Version(f, 0, x, 0 * x, x)] for f, x in enumerate(initial)]
+        self.versions = [[Version(f, 0, x, torch.zeros_like(x), x)] for f, x in enumerate(initial)]
         self.deltas: list[list[Tensor]] = [[] for _ in initial]  # deltas[f][v] leads from version v to v + 1
         self.branches: list[str] = []
 

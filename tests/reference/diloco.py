@@ -12,6 +12,7 @@ that is missing from a round goes on from its own parameters (section 3.1, "drop
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from reference import arithmetic
@@ -43,7 +44,7 @@ def train(
     `absent` names (Learner, version) whose contribution was lost.
     """
     theta = inners[0].read(0)
-    published, momentum = theta.clone(), 0 * theta
+    published, momentum = theta.clone(), torch.zeros_like(theta)
     versions = [Version(0, 0, theta, momentum, published)]
     anchors = [published for _ in inners]
     for t in range(1, steps + 1):

@@ -12,6 +12,7 @@ was sent and not yet applied is applied, and every fragment has one closing roun
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from reference import arithmetic
@@ -43,7 +44,7 @@ def train(
     """Train all Learners (equal parameters at the start); every version of every fragment in order of time."""
     fragments = range(len(inners[0].shapes))
     theta = [inners[0].read(p) for p in fragments]
-    momentum = [0 * x for x in theta]
+    momentum = [torch.zeros_like(x) for x in theta]
     published = [x.clone() for x in theta]
     count = [0 for _ in fragments]
     fresh_steps = [0 for _ in fragments]  # steps since the last apply, the same for every Learner
