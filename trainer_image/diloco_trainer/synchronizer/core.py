@@ -22,6 +22,7 @@ from diloco_trainer.algorithm.round_state import (
     round_config,
     start,
 )
+from diloco_trainer.algorithm.work import TOKEN_BUDGET_REACHED
 from diloco_trainer.synchronizer.clock import Clock
 from diloco_trainer.synchronizer.control import Control
 from diloco_trainer.synchronizer.inbox import Inbox
@@ -134,7 +135,8 @@ class Core:
     def pool_changed(self) -> None:
         """Tell the rounds whether there is work to lease."""
         pool = self.control.pool
-        self.feed(PoolChanged(pool.has_work, pool.exhausted_reason))
+        reason = pool.exhausted_reason
+        self.feed(PoolChanged(pool.has_work, self.run.budget_reason if reason == TOKEN_BUDGET_REACHED else reason))
 
     def member(self, who: Who) -> Member | None:
         """The admitted incarnation that is not about to be given up."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diloco_api.sync_policy import Codec
+from diloco_api.policy import Codec
 from diloco_trainer.algorithm import guard, reduce
 from diloco_trainer.algorithm.events import AnsweredNothing, Contributed, Key, RefusalReason
 from diloco_trainer.synchronizer.core import Core

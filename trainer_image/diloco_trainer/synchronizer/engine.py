@@ -30,6 +30,7 @@ from diloco_trainer.synchronizer.recovery import Opened
 from diloco_trainer.synchronizer.reply import Reply
 from diloco_trainer.synchronizer.report import progress, shown_phase
 from diloco_trainer.synchronizer.runner import Runner, Worker
+from diloco_trainer.synchronizer.state import FragmentState
 from diloco_trainer.task.task import Task
 
 logger = logging.getLogger(__name__)
@@ -87,8 +88,9 @@ class Engine:
         """Progress as of the last tick; read by any thread."""
 
     @property
-    def epoch(self) -> int:
-        return self._core.context.epoch
+    def fragments(self) -> list[FragmentState]:
+        """The outer parameters; to be read only."""
+        return self._core.fragments
 
     def start(self) -> None:
         """Begin to run."""

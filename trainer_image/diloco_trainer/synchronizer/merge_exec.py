@@ -15,7 +15,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from diloco_api.sync_policy import Rounding, SyncPolicy
+from diloco_api.policy import Rounding, SyncPolicy
 from diloco_trainer.algorithm import reduce, weights
 from diloco_trainer.algorithm.codec import TensorCodec, make_codec
 from diloco_trainer.algorithm.digest import anchor_digest

@@ -1,0 +1,254 @@
+"""The engine under scripted time: what is told to whom, when, and what survives a crash."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from diloco_trainer.wire.errors import Fenced, Reason, Refused, WireError
+from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+from fakes.scripted_learner import ScriptedLearner
+from fakes.sync_jobs import Bench, decoupled, run_config, synchronous
+
+
+async def started(bench: Bench, count: int) -> list[ScriptedLearner]:
+    """Learners that have joined, adopted version 0 and hold work."""
+    learners = [bench.learner(index) for index in range(count)]
+    for learner in learners:
+        await learner.join()
+    for learner in learners:
+        await learner.pull_everything()
+        await learner.lease(want=40)
+    return learners
+
+
+async def synchronous_round(learners: list[ScriptedLearner], fragment: int) -> None:
+    """Everyone trains two steps, contributes, and adopts what came of it."""
+    for learner in learners:
+        learner.train(2)
+    for learner in learners:
+        await learner.contribute(fragment, learner.parts[fragment].version + 1)
+    for learner in learners:
+        await learner.adopt(await learner.resend(fragment))
+
+
+async def test_a_synchronous_round_merges_when_everyone_has_contributed(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, second = await started(bench, 2)
+    first.train(2)
+    second.train(2)
+    assert (await first.contribute(0, 1)).outcome == pb.RECEIVED
+    assert (await second.contribute(0, 1)).outcome == pb.RECEIVED
+    settled = await second.resend(0)
+    assert (settled.outcome, settled.version) == (pb.MERGED, 1)
+    assert (await first.resend(0)).outcome == pb.MERGED
+    await first.adopt(await first.resend(0))
+    await second.adopt(settled)
+    assert torch.equal(first.parts[0].anchor, second.parts[0].anchor)
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.outer_steps, progress.outer_rounds) == (1, 0)
+
+
+async def test_the_merge_is_what_the_outer_optimiser_says(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous({"num_fragments": 1})), tmp_path / "state")
+    learners = await started(bench, 2)
+    parameter = torch.nn.Parameter(learners[0].parts[0].anchor.clone())
+    outer = torch.optim.SGD([parameter], lr=0.6, momentum=0.9, nesterov=True)
+    for sequence in (1, 2, 3):
+        await synchronous_round(learners, 0)
+        parameter.grad = (learners[0].delta(0, sequence) + learners[1].delta(0, sequence)) / 2
+        outer.step()
+    torch.testing.assert_close(learners[0].parts[0].anchor, parameter.detach(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", [synchronous(), synchronous({"encode_up": "int4", "encode_down": "int8"})])
+async def test_a_crash_after_any_reply_loses_nothing(tmp_path: Path, policy: object) -> None:
+    bench = Bench(run_config(policy), tmp_path / "state")  # type: ignore[arg-type]
+    learners = await started(bench, 2)
+    for _ in range(3):
+        await synchronous_round(learners, 0)
+        await synchronous_round(learners, 1)
+        for learner in learners:
+            await learner.heartbeat()
+        before = await bench.synchronizer.backend.progress()
+        states = bench.engine.fragments
+        bench = bench.crashed()
+        after = await bench.synchronizer.backend.progress()
+        assert after.digests == before.digests
+        assert after.outer_steps == before.outer_steps
+        for one, other in zip(states, bench.engine.fragments, strict=True):
+            assert torch.equal(one.theta, other.theta)
+            assert torch.equal(one.momentum, other.momentum)
+            assert torch.equal(one.published, other.published)
+            assert one.norms == other.norms
+        assert after.tokens.merged == before.tokens.merged
+        assert after.tokens.overlap == before.tokens.overlap
+        assert after.tokens.discarded == before.tokens.discarded
+        for learner in learners:
+            learner.wire = bench.wire(learner.index)
+
+
+async def test_a_contribution_sent_again_is_merged_once_also_after_a_crash(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    learners = await started(bench, 2)
+    for learner in learners:
+        learner.train(2)
+        await learner.contribute(0, 1)
+    for _ in range(2):
+        for learner in learners:
+            settled = await learner.resend(0)
+            assert (settled.outcome, settled.version, settled.sequence) == (pb.MERGED, 1, 1)
+        progress = await bench.synchronizer.backend.progress()
+        assert progress.outer_steps == 1
+        assert progress.tokens.merged == pytest.approx(
+            2 * 2 * 16 * bench.layout.fragments[0].numel / bench.layout.numel
+        )
+        bench = bench.crashed()
+        for learner in learners:
+            learner.wire = bench.wire(learner.index)
+
+
+async def test_a_body_without_a_record_is_taken_again_after_a_crash(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, second = await started(bench, 2)
+    first.train(2)
+    second.train(2)
+    assert (await first.contribute(0, 1)).outcome == pb.RECEIVED
+    bench = bench.crashed()
+    for learner in (first, second):
+        learner.wire = bench.wire(learner.index)
+    assert (await second.contribute(0, 1)).outcome == pb.RECEIVED
+    await first.resend(0)
+    assert (await first.resend(0)).outcome == pb.MERGED
+
+
+async def test_a_repeated_lease_request_has_the_same_answer_also_after_a_crash(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled()), tmp_path / "state")
+    learner = bench.learner(0)
+    await learner.join()
+    granted = await learner.lease(want=10)
+    assert await learner.lease(want=10, again=True) == granted
+    bench = bench.crashed()
+    learner.wire = bench.wire(0)
+    assert await learner.lease(want=10, again=True) == granted
+    other = await learner.lease(want=10)
+    assert other.ranges[0].start == granted.ranges[-1].stop
+
+
+async def test_two_contributions_of_one_fragment_cannot_be_open(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, _ = await started(bench, 2)
+    first.train(2)
+    await first.contribute(0, 1)
+    payload = bytes(4 * first.parts[0].anchor.numel())
+    with pytest.raises(Refused, match="still open") as caught:
+        await first.wire.contribute(first.header(0, 1, 2, payload), payload)
+    assert caught.value.reason == Reason.BAD_HEADER
+    with pytest.raises(Refused, match="another body"):
+        await first.wire.contribute(first.header(0, 1, 1, payload), payload)
+
+
+async def test_tokens_beyond_the_lease_are_refused(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, _ = await started(bench, 2)
+    first.train(1000)
+    with pytest.raises(Refused, match="beyond") as caught:
+        await first.contribute(0, 1)
+    assert caught.value.reason == Reason.BEYOND_LEASE
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+async def test_a_value_that_is_not_finite_is_refused_by_name_and_harms_nothing(tmp_path: Path, bad: float) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, second = await started(bench, 2)
+    for learner in (first, second):
+        learner.train(2)
+    delta = first.delta(0, 1)
+    delta[3] = bad
+    payload = bytes(delta.numpy())
+    settled = await first.send(first.header(0, 1, 1, payload), payload)
+    assert (settled.outcome, settled.reason, settled.discarded_by_guard) == (pb.REFUSED, "NonFinite", True)
+    await second.contribute(0, 1)
+    merged = await second.resend(0)
+    assert merged.outcome == pb.MERGED
+    await second.adopt(merged)
+    assert bool(second.parts[0].anchor.isfinite().all())
+    bench = bench.crashed()
+    progress = await bench.synchronizer.backend.progress()
+    assert progress.tokens.discarded["NonFinite"] > 0
+    first.wire = bench.wire(0)
+    assert (await first.resend(0)).reason == "NonFinite"
+
+
+async def test_a_newer_incarnation_fences_the_older_one(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled()), tmp_path / "state")
+    old = (await started(bench, 1))[0]
+    old.train(1)
+    new = bench.learner(0, incarnation=2)
+    assert (await new.join()).rejoin is False
+    with pytest.raises(Fenced):
+        await old.heartbeat()
+    with pytest.raises(Fenced):
+        await old.contribute(0, 1)
+    bench = bench.crashed()
+    old.wire = bench.wire(0, 1)
+    with pytest.raises(Fenced):
+        await old.join()
+    assert [learner.gone for learner in (await bench.synchronizer.backend.progress()).learners] == [True, False]
+
+
+async def test_the_work_of_a_gone_learner_is_leased_again(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled(), budget_tokens=8 * 100), tmp_path / "state")
+    first = bench.learner(0)
+    await first.join()
+    granted = await first.lease(want=20)
+    await first.wire.leave(pb.LeaveRequest(index=0, incarnation=1))
+    second = bench.learner(1)
+    await second.join()
+    assert (await second.lease(want=20)).ranges == granted.ranges
+
+
+async def test_version_0_is_not_handed_out_before_the_start(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first = bench.learner(0)
+    assert (await first.join()).started is False
+    with pytest.raises(WireError, match="not handed out"):
+        await first.pull_everything()
+    await bench.learner(1).join()
+    await first.pull_everything()
+    assert [part.version for part in first.parts] == [0, 0]
+
+
+async def test_an_unheard_learner_leaves_the_round_and_is_gone_later(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, second = await started(bench, 2)
+    for learner in (first, second):
+        learner.train(2)
+    await first.contribute(0, 1)
+    for _ in range(7):
+        bench.advance(5)
+        await first.heartbeat()
+    assert (await first.resend(0)).outcome == pb.MERGED
+    for _ in range(121):
+        bench.advance(5)
+        await first.heartbeat()
+    assert (await bench.synchronizer.backend.progress()).learners[1].gone
+    with pytest.raises(Refused) as caught:
+        await second.heartbeat()
+    assert caught.value.reason == Reason.NOT_ADMITTED
+
+
+async def test_a_behind_learner_gets_deltas_while_they_are_retained_and_the_anchor_afterwards(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous({"retained_versions": 2})), tmp_path / "state")
+    learners = await started(bench, 2)
+    for _ in range(3):
+        await synchronous_round(learners, 0)
+    pull = pb.PullRequest(index=0, incarnation=1, fragment=0, have_version=1, want_version=3)
+    assert [item.version async for item in bench.wire(0).pull(pull)] == [2, 3]
+    pull.have_version = 0
+    with pytest.raises(Refused, match="pull it raw"):
+        _ = [item async for item in bench.wire(0).pull(pull)]
+    pull.raw = True
+    items = [item async for item in bench.wire(0).pull(pull)]
+    assert [(item.version, item.raw) for item in items] == [(3, True)]
+    assert torch.equal(torch.frombuffer(bytearray(items[0].payload), dtype=torch.float32), learners[0].parts[0].anchor)
