@@ -22,7 +22,6 @@ from diloco_api.train import BatchSpec, DataSpec, TrainSpec
 from diloco_trainer.algorithm.fragments import FragmentLayout, make_layout
 from diloco_trainer.synchronizer.assembly import Synchronizer, inline
 from diloco_trainer.wire.memory import MemorySynchronizer
-
 from fakes.clock import ManualClock
 from fakes.scripted_learner import ScriptedLearner
 from fakes.toy_task import ToyTask

@@ -118,6 +118,9 @@ async def run(given: Given) -> int:
         if not crash.done():
             crash.set_exception(error)
 
+    def crashed(error: BaseException) -> None:
+        loop.call_soon_threadsafe(fail, error)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     synchronizer = await asyncio.to_thread(
@@ -126,7 +129,7 @@ async def run(given: Given) -> int:
         make_task(given.run.train),
         given.state_folder,
         SystemClock(),
-        lambda error: loop.call_soon_threadsafe(fail, error),
+        crashed,
     )
     synchronizer.engine.start()
     try:
