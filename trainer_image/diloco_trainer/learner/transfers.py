@@ -209,7 +209,7 @@ class Transfers:
         self._tell(Adoption(index, version, anchor, contribution.stage, stamp, pace, overwrite=unusable))
 
     async def _pull(self, index: int, anchor: Tensor | None, have: int, want: int) -> tuple[Tensor, PullItem]:
-        """The anchor of version `want` by deltas, else (or with no anchor) the newest, raw; repeated until it is right."""
+        """The anchor of version `want` by deltas, else (or with no anchor) the newest, raw; until it is right."""
         raw, attempt, wrong_digests = anchor is None, 0, 0
         while True:
             try:

@@ -168,9 +168,9 @@ class Uplink:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way but what is held for a round to come."""
+        """Nothing is under way. Held for a round to come counts as quiet where only the closing rounds will come."""
         return all(
-            not fragment.adopting and not fragment.is_answering and (fragment.open is None or fragment.held)
+            fragment.is_free or (self._policy.synchronous and fragment.held and not fragment.adopting)
             for fragment in self.fragments
         )
 
