@@ -129,7 +129,7 @@ class Synchronizer:
         self.rules, self.shapes = rules, shapes
         self.versions = [[Version(f, 0, x, torch.zeros_like(x), x)] for f, x in enumerate(initial)]
         self.deltas: list[list[Tensor]] = [[] for _ in initial]  # deltas[f][v] leads from version v to v + 1
-        self.branches: list[str] = []
+        self.branches: dict[tuple[int, int], str] = {}  # of (fragment, version)
 
     def newest(self, fragment: int) -> Version:
         return self.versions[fragment][-1]
@@ -150,7 +150,7 @@ class Synchronizer:
         theta, momentum = arithmetic.outer_step(last.theta, last.momentum, merged.delta, rules.lr, rules.mu)
         sent = decode(rules.down, encode(rules.down, theta - last.published), theta.numel())
         self.deltas[f].append(sent)
-        self.branches.append(merged.branch)
+        self.branches[f, last.version + 1] = merged.branch
         self.versions[f].append(Version(f, last.version + 1, theta, momentum, last.published + sent))
         return self.newest(f)
 

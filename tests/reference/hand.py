@@ -232,17 +232,23 @@ class HandLearner:
         self.work.add(Range(getattr(part, "pass"), part.start, part.stop) for part in reply.ranges)
         return len(reply.ranges) > 0
 
-    async def train(self, steps: int = 1, *, sequences: int | None = None) -> None:
-        """Inner steps, leasing as needed; `sequences` makes the batch another size than the job's."""
+    async def train(self, steps: int = 1, *, sequences: int | None = None) -> int:
+        """Inner steps as far as there is work, leasing as needed; returns how many.
+
+        `sequences` makes the batch another size than the job's; the last one of all may be short.
+        """
         size = sequences or self.scripted.run.train.batch.sequences
-        for _ in range(steps):
+        for done in range(steps):
             if self.work.num_sequences < size:
                 await self.lease(10_000)
             ranges = self.work.take(size)
+            if not ranges:
+                return done
             parts = [self.scripted.task.batch(r.pass_index, range(r.start, r.stop)) for r in ranges]
             rate = self.rate.next(self.core.job_step, None)
             self.taken.append((rate, [(r.pass_index, r.start, r.stop) for r in ranges]))
             self.losses.append(self.core.train_step(torch.cat(parts), rate))
+        return steps
 
     async def heartbeat(self, *, step_seconds: float = 1.0, drained: bool = False) -> pb.HeartbeatReply:
         return await self.client.heartbeat(

@@ -1,0 +1,283 @@
+"""Decoupled DiLoCo under scripted arrivals: real engine, real wire, manual clock; equal to the reference bit for bit.
+
+One script drives both sides: what the reference is told is only who stepped on which data at which rate, when fragments
+were staged, which contributions a merge took, and when versions were adopted. Compared: outer parameters, momentum and
+published values of every version, RDA's branch, every Learner's losses and final local parameters. The preset's own
+policy: int4 up with error feedback, int8 down, RDA, token weights (one Learner has twice the batch), K = 1.
+"""
+
+import random
+import sqlite3
+from contextlib import closing
+
+import pytest
+import torch
+
+from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+from reference import decoupled
+from reference.arithmetic import digest
+from reference.hand import EPOCH, HandLearner, Scripted, run_config, until
+from reference.task_inner import TaskInner
+
+FRAGMENTS, SYNC_EVERY = 3, 6
+INTERVAL = SYNC_EVERY / FRAGMENTS  # seconds between turns: a step takes one second
+GRACE_OVER = 1.25  # more than gamma * tau * step = 1 s
+CHANGES = {"algorithm.syncEvery": SYNC_EVERY, "algorithm.fragments": FRAGMENTS}
+
+
+class Both:
+    """The product and the reference under one script."""
+
+    def __init__(self, scripted, learners):
+        policy = scripted.run.policy
+        self.scripted, self.learners = scripted, learners
+        self.rules = decoupled.Rules(
+            lr=policy.outer_lr,
+            mu=0.9,
+            sync_delay=policy.sync_delay,
+            blend_alpha=policy.blend_alpha,
+            merge=policy.merge.value,
+            weighting=policy.weighting.value,
+            up=policy.encode_up.value,
+            down=policy.encode_down.value,
+            error_feedback=policy.error_feedback,
+        )
+        fragments = learners[0].core.layout.fragments
+        train, task = scripted.run.train, scripted.task
+        inners = [TaskInner(task, train, fragments, learner.taken) for learner in learners]
+        start = [version.published for version in scripted.versions]
+        self.synchronizer = decoupled.Synchronizer(start, inners[0].shapes, self.rules)
+        self.references = [decoupled.Learner(inner, self.rules, list(start), [0] * FRAGMENTS) for inner in inners]
+        self.turn_number, self.waited = 0, 0.0
+        self.ready = {}  # (learner, fragment) -> contribution of the reference that waits for a merge
+        self.merged_in = {}  # (learner, fragment) -> version to adopt
+
+    @classmethod
+    async def start(cls, run, folder):
+        scripted = await Scripted.start(run, folder)
+        learners = [await HandLearner.join(scripted, index) for index in range(run.replicas)]
+        for learner in learners:
+            await learner.restore()
+        both = cls(scripted, learners)
+        await both.heard()
+        return both
+
+    async def heard(self):
+        for learner in self.learners:
+            await learner.heartbeat(step_seconds=1.0)
+
+    async def train(self, m, steps=1, sequences=None):
+        done = await self.learners[m].train(steps, sequences=sequences)
+        for _ in range(done):
+            self.references[m].step()
+        return done
+
+    async def wait(self, seconds):
+        self.scripted.advance(seconds)
+        self.waited += seconds
+        await self.heard()
+
+    async def turn(self):
+        """Wait for the next turn; the fragment it asks for."""
+        await self.wait(INTERVAL - self.waited)
+        self.turn_number, self.waited = self.turn_number + 1, 0.0
+        for learner in self.learners:
+            turn = await until(lambda who=learner: who.turns[-1] if who.turns else None)
+            await until(lambda who=learner: who.turns[-1].number == self.turn_number or None)
+            turn = learner.turns[-1]
+            assert turn.fragment == self.turn_number % FRAGMENTS
+        return turn.fragment
+
+    def stage(self, m, f):
+        """A stage to answer with later."""
+        return self.learners[m].core.stage(f), self.references[m].stage(f)
+
+    async def answer(self, m, f, stage=None, *, turn=None):
+        """An answer to the present turn, or to an earlier one; returns what its receipt says."""
+        mine, theirs = stage or self.stage(m, f)
+        settlement = await self.learners[m].answer(f, turn or self.turn_number, mine)
+        if theirs.c_steps > 0:
+            self.ready[m, f] = self.references[m].contribute(theirs)
+            opened = self.learners[m].uplink.fragments[f].open
+            if opened is not None:
+                assert bytes(opened.payload) == self.ready[m, f].body, "the same bytes on the wire"
+        return settlement.outcome
+
+    async def merged(self, f, contributors, *, after=0.0):
+        """The round closes once so much time has passed, with exactly these contributions."""
+        version = self.synchronizer.newest(f).version
+        if after:
+            assert self.product_version(f) == version, "not before"
+            await self.wait(after)
+        assert self.product_version(f) == version + 1
+        made = self.synchronizer.merge(f, [self.ready.pop((m, f)) for m in contributors])
+        self.merged_in |= {(m, f): made for m in contributors}
+
+    def product_version(self, f):
+        return self.scripted.fragments[f].version
+
+    async def adopt(self, m, f):
+        """Adopt what the open contribution was merged in."""
+        how = await self.learners[m].adopt(f)
+        made, reference = self.merged_in.pop((m, f)), self.references[m]
+        timely = reference.step_count - reference.open[f].stage.step <= self.rules.sync_delay
+        reference.adopt(f, made.version, made.published, reference.settle(f, "merged").stage)
+        assert how == ("timely" if timely else "late")
+        return how
+
+    async def finish(self, folder):
+        """Stop both and compare everything, all bits."""
+        for learner in self.learners:
+            await learner.close()
+        await self.scripted.close()
+        with closing(sqlite3.connect(folder / "index.sqlite")) as index:
+            logged = index.execute("SELECT fragment, version, branch, digest FROM merges ORDER BY 1, 2").fetchall()
+        branches, made = (
+            self.synchronizer.branches,
+            [v for versions in self.synchronizer.versions for v in versions[1:]],
+        )
+        assert logged == [
+            (v.fragment, v.version, branches[v.fragment, v.version], digest(EPOCH, v.fragment, v.version, v.published))
+            for v in made
+        ]
+        versions = self.scripted.versions
+        assert len(versions) == sum(len(versions) for versions in self.synchronizer.versions)
+        for version in versions:
+            wanted = self.synchronizer.versions[version.fragment][version.version]
+            for name in ("theta", "momentum", "published"):
+                where = f"{name} of fragment {version.fragment} version {version.version}"
+                assert same_bits(getattr(version, name), getattr(wanted, name)), where
+        for learner, reference in zip(self.learners, self.references, strict=True):
+            assert learner.losses == reference.inner.losses
+            for name, parameter in learner.core.params.items():
+                assert same_bits(parameter.detach(), reference.inner.params[name].detach()), name
+            for clock, tokens, steps in zip(learner.core.clocks, reference.c_tokens, reference.c_steps, strict=True):
+                assert (clock.c_tokens, clock.c_steps) == (tokens, steps)
+
+
+def same_bits(left, right):
+    return torch.equal(left.contiguous().view(torch.int32), right.contiguous().view(torch.int32))
+
+
+async def test_late_absent_and_empty_answers_equal_the_reference_bit_for_bit(tmp_path):
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=200, changes=CHANGES)
+    assert (run.policy.encode_up, run.policy.encode_down, run.policy.error_feedback) == ("int4", "int8", True)
+    both = await Both.start(run, tmp_path)
+
+    await both.train(0, 3)
+    await both.train(1, 3, sequences=8)
+    await both.train(2, 1)
+    f = await both.turn()
+    for m in range(3):
+        assert await both.answer(m, f) in (pb.RECEIVED, pb.MERGED)
+    await both.merged(f, [0, 1, 2])
+    await both.train(0, 1)
+    assert await both.adopt(0, f) == "timely"
+    assert await both.adopt(1, f) == "timely"
+    await both.train(2, 3)
+    assert await both.adopt(2, f) == "late"
+
+    f = await both.turn()
+    stage = both.stage(0, f)
+    await both.train(0, 1)  # asked in mid-step: the answer is the stage of the boundary before
+    await both.answer(0, f, stage)
+    await both.answer(1, f)
+    await both.merged(f, [0, 1], after=GRACE_OVER)  # Learner 2 is absent
+    await both.adopt(0, f)
+    await both.adopt(1, f)
+    late_turn = both.turn_number
+    assert await both.answer(2, f, turn=late_turn) == pb.HELD
+    await both.train(2, 2)
+
+    f = await both.turn()
+    for m in range(3):
+        await both.answer(m, f)
+    await both.merged(f, [0, 1, 2])
+    for m in range(3):
+        await both.adopt(m, f)
+
+    f = await both.turn()  # Learner 1 has not stepped since it adopted this fragment
+    await both.answer(0, f)
+    assert both.references[1].c_steps[f] == 0
+    await both.answer(1, f)
+    await both.answer(2, f)
+    await both.merged(f, [0, 2])
+    await both.adopt(0, f)
+    await both.adopt(2, f)
+
+    await both.train(0, 2)
+    await both.train(1, 2, sequences=8)
+    f = await both.turn()
+    await both.answer(0, f)
+    await both.answer(1, f)
+    await both.merged(f, [0, 1, 2])  # the held one of Learner 2, rebased over one version
+    await both.train(2, 1)
+    assert [await both.adopt(m, f) for m in range(3)] == ["timely", "timely", "late"]
+
+    assert set(both.synchronizer.branches.values()) == {"rda", "mean"}, "the mean for the embedding table alone"
+    await both.finish(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("preset", ["as it is", "blended, fp32"])
+async def test_random_arrivals_equal_the_reference_bit_for_bit(tmp_path, seed, preset):
+    """Forty turns of random steps, absences, late and empty answers, then the closing rounds."""
+    draw = random.Random(seed)
+    changes = dict(CHANGES)
+    if preset == "blended, fp32":
+        changes |= {"algorithm.encoding": {"up": "fp32", "down": "fp32"}, "algorithm.blendAlpha": 0.5}
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=60, changes=changes)
+    both = await Both.start(run, tmp_path)
+    for _ in range(40):
+        for m in range(3):
+            await both.train(m, draw.randrange(4), sequences=8 if m == 1 else None)
+        for m, f in sorted(both.merged_in):
+            if draw.random() < 0.6:  # the others adopt later, perhaps after the fragment's next turn
+                await both.adopt(m, f)
+        await random_turn(both, draw)
+    await close(both)
+    await both.finish(tmp_path)
+
+
+async def random_turn(both, draw):
+    """One turn, to which one Learner that could answer perhaps does not, or too late."""
+    f = await both.turn()
+    free = [m for m in range(3) if f not in both.references[m].open]
+    moved = [m for m in free if both.references[m].c_steps[f] > 0]
+    absent = draw.choice(moved) if len(moved) > 1 and draw.random() < 0.5 else None
+    for m in free:
+        if m != absent:
+            await both.answer(m, f)
+    contributors = sorted(m for m, fragment in both.ready if fragment == f)
+    # A Learner that has not adopted yet says nothing, so that the round waits for it until the grace is over.
+    silent = absent is not None or any(f == fragment for _, fragment in both.merged_in)
+    if not contributors and silent:
+        raise AssertionError("the script lets a round hang")
+    if contributors:
+        await both.merged(f, contributors, after=GRACE_OVER if silent else 0.0)
+    if absent is not None and draw.random() < 0.7:
+        assert await both.answer(absent, f) == pb.HELD
+
+
+async def close(both):
+    """Train what is left, adopt, say so, answer the closing turns."""
+    for m in range(3):
+        while await both.train(m):
+            pass
+    for m, f in sorted(both.merged_in):
+        await both.adopt(m, f)
+    for learner in both.learners:
+        await learner.heartbeat(drained=True)
+    for learner in both.learners:
+        await until(lambda who=learner: sum(turn.closing for turn in who.turns) == FRAGMENTS or None)
+    for f in range(FRAGMENTS):
+        (turn,) = [turn for turn in both.learners[0].turns if turn.closing and turn.fragment == f]
+        for m in range(3):
+            if f not in both.references[m].open:
+                await both.answer(m, f, turn=turn.number)
+        contributors = sorted(m for m, fragment in both.ready if fragment == f)
+        if contributors:
+            await both.merged(f, contributors)
+            for m in contributors:
+                await both.adopt(m, f)
+    assert (await both.learners[0].heartbeat(drained=True)).phase == pb.COMPLETE
