@@ -33,7 +33,7 @@ class E3M0Codec(BlockCodec):
         super().__init__(Codec.E3M0, bits_per_value=4, levels=1.0, worst_code=1.0)
 
     def _quantise(self, steps: Tensor, rounding: Rounding, generator: torch.Generator | None, codes: Tensor) -> None:
-        negative = torch.lt(steps, 0.0).view(torch.int8)
+        sign = steps.view(torch.int32).bitwise_right_shift(28).to(torch.int8)  # bit 3
         size = steps.abs_()
         coordinate = size.mul(0.5).add_(0.5 * _SMALLEST)  # half of size + 2^-6: its bits, one exponent lower
         level = torch.maximum(coordinate, size, out=coordinate).view(torch.int32)
@@ -45,8 +45,7 @@ class E3M0Codec(BlockCodec):
             level.sub_(_ORIGIN - (1 << (_FRACTION - 1)) - (1 << (_FRACTION - 17)))  # now + within (0, 1)
             level.bitwise_right_shift_(_FRACTION).clamp_(max=7)
         codes.copy_(level)
-        negative.bitwise_left_shift_(3).bitwise_and_(torch.neg(codes))  # bit 3 of -k is set for k = 1..7, not for 0
-        codes.bitwise_or_(negative)
+        codes.bitwise_or_(sign.bitwise_and_(torch.neg(codes)).bitwise_and_(8))  # bit 3 of -k is set unless k = 0
 
     def _dequantise(self, body: Tensor, steps: Tensor) -> None:
         pairs = body.to(torch.int32)  # to two bf16 numbers: exponent k, so that k = 0 is zero, and the sign

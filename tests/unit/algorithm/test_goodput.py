@@ -1,0 +1,49 @@
+"""Seconds per state, and the rate of an undisturbed job."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diloco_api.progress import LearnerState
+from diloco_trainer.algorithm.goodput import StateClock, ideal_rate
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(LearnerState)), st.integers(0, 1000))))
+def test_every_second_is_in_exactly_one_state(path: list[tuple[LearnerState, int]]) -> None:
+    clock, now, expected = StateClock(5.0), 5.0, dict.fromkeys(LearnerState, 0.0)
+    for state, seconds in path:
+        expected[clock.state] += seconds
+        now += seconds
+        clock.enter(state, now)
+        assert clock.state is state
+        assert clock.totals(now) == expected
+        assert sum(clock.totals(now + 3.0).values()) == now + 3.0 - 5.0
+
+
+def test_time_of_the_present_state_counts_before_it_ends() -> None:
+    clock = StateClock(0.0)
+    clock.enter(LearnerState.TRAINING, 2.0)
+    totals = clock.totals(10.0)
+    assert (totals[LearnerState.INIT], totals[LearnerState.TRAINING]) == (2.0, 8.0)
+    assert clock.totals(10.0) == totals
+
+
+def test_clock_that_goes_back_is_refused() -> None:
+    clock = StateClock(5.0)
+    with pytest.raises(ValueError, match="went back"):
+        clock.enter(LearnerState.TRAINING, 4.0)
+    with pytest.raises(ValueError, match="went back"):
+        clock.totals(4.0)
+
+
+def test_ideal_rate_leaves_out_what_is_far_from_the_median() -> None:
+    assert ideal_rate([1.0, 1.1, 0.9, 1.05, 0.95, 9.0, 0.01]) == pytest.approx(1.0)
+
+
+def test_ideal_rate_of_equal_or_no_rates() -> None:
+    assert ideal_rate([2.0, 2.0, 2.0]) == 2.0
+    assert ideal_rate([3.0]) == 3.0
+    assert ideal_rate([]) is None
+    assert ideal_rate([math.nan, math.inf]) is None
