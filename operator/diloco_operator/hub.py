@@ -1,0 +1,169 @@
+"""The seam between the operator and where a job is kept: the `Hub` protocol and `FileHub`, a job in a work folder.
+
+One writer: `commit_status` is guarded by the resource version that was read. `FileHub` is for local runs: `job.json` is
+replaced as a whole and synced, events are appended to `events.jsonl`, the job's secret key lies in `key` (0600), and a
+lock keeps a second run off the folder. Decides nothing about a job.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from diloco_api.errors import SpecError, first_problem
+from diloco_api.status import JobStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.files import write_atomically
+
+IMMUTABLE = ("algorithm", "train", "budget", "synchronizer")
+"""Sections of a spec that cannot change once a job exists."""
+_KEY_BYTES = 32
+
+
+class HubError(Exception):
+    """The hub did not answer, or refused."""
+
+
+class HubConflict(HubError):
+    """The job has changed since it was read: read it again."""
+
+
+class Hub(Protocol):
+    """Where one job is kept."""
+
+    async def read_job(self) -> DiLoCoJob | None:
+        """The job as it is now; None when it does not exist (any more)."""
+
+    async def read_key(self) -> bytes:
+        """The job's secret key; made when it is asked for the first time."""
+
+    async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
+        """Replace the status of the job as it was read; HubConflict when it is not that one any more."""
+
+    async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
+        """Tell people; `kind` is Normal or Warning."""
+
+
+class FileHub:
+    """One job in one work folder. `open_folder` takes the lock, `close` gives it back."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self._folder = folder
+        self._lock = lock
+
+    @classmethod
+    def open_folder(cls, folder: Path, job: DiLoCoJob) -> "FileHub":
+        """Take the folder for this job: a new one, or the same one again (its status, uid and key are kept).
+
+        SpecError, one line naming the folder, when it cannot be written, is in use, or holds another job.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise SpecError(f"{folder}: cannot be used as work folder: {error.strerror}") from error
+        hub = cls(folder, lock)
+        try:
+            hub._take_lock()
+            hub._take_job(job)
+        except OSError as error:
+            hub.close()
+            raise SpecError(f"{folder}: cannot be written: {error.strerror}") from error
+        except SpecError:
+            hub.close()
+            raise
+        return hub
+
+    def close(self) -> None:
+        """Let another run have the folder."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    async def read_job(self) -> DiLoCoJob | None:
+        return self._read()
+
+    async def read_key(self) -> bytes:
+        path = self._folder / "key"
+        if not path.exists():
+            write_atomically(path, secrets.token_hex(_KEY_BYTES), mode=0o600, sync=True)
+        return path.read_bytes()
+
+    async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
+        present = self._read()
+        if present is None or present.metadata.resource_version != job.metadata.resource_version:
+            raise HubConflict(f"{self._job_file}: has changed since it was read")
+        try:
+            return self._write(present.model_copy(update={"status": status}))
+        except OSError as error:
+            raise HubError(f"{self._job_file}: {error.strerror}") from error
+
+    async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
+        line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "type": kind, "reason": reason}
+        try:
+            with (self._folder / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({**line, "message": message}) + "\n")
+        except OSError as error:
+            raise HubError(f"{self._folder / 'events.jsonl'}: {error.strerror}") from error
+
+    @property
+    def _job_file(self) -> Path:
+        return self._folder / "job.json"
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise SpecError(f"{self._folder}: another run uses this work folder (process {holder})") from error
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    def _take_job(self, job: DiLoCoJob) -> None:
+        present = self._read()
+        if present is None:
+            metadata = job.metadata.model_copy(
+                update={
+                    "uid": str(uuid.uuid4()),
+                    "generation": 1,
+                    "creation_timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                }
+            )
+            self._write(job.model_copy(update={"metadata": metadata, "status": JobStatus()}))
+            return
+        for field in ("namespace", "name"):
+            old, new = getattr(present.metadata, field), getattr(job.metadata, field)
+            if old != new:
+                raise SpecError(
+                    f"{self._folder}: holds the job of {field} {old!r}, not {new!r}; use another work folder"
+                )
+        for section in IMMUTABLE:
+            if getattr(present.spec, section) != getattr(job.spec, section):
+                raise SpecError(
+                    f"{self._folder}: holds this job with another spec.{section}, which is immutable; "
+                    "use another work folder"
+                )
+        if present.spec != job.spec:
+            metadata = present.metadata.model_copy(update={"generation": present.metadata.generation + 1})
+            self._write(present.model_copy(update={"spec": job.spec, "metadata": metadata}))
+
+    def _read(self) -> DiLoCoJob | None:
+        try:
+            return DiLoCoJob.model_validate_json(self._job_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise SpecError(f"{self._job_file}: is not a job of this version: {first_problem(error)}") from error
+
+    def _write(self, job: DiLoCoJob) -> DiLoCoJob:
+        version = str(int(job.metadata.resource_version or 0) + 1)
+        written = job.model_copy(update={"metadata": job.metadata.model_copy(update={"resource_version": version})})
+        text = written.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+        write_atomically(self._job_file, text + "\n", sync=True)
+        return written

@@ -1,0 +1,218 @@
+"""A job on this machine: work folder, local processes and reconciler put together for the command line.
+
+A second run on the same folder resumes: same uid, key, ports and data, new incarnations. Nothing is decided here.
+"""
+
+import asyncio
+import os
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diloco_api import names
+from diloco_api.accept import Ports, problems
+from diloco_api.errors import spec_error
+from diloco_api.names import ConditionType, JobPhase, Role
+from diloco_api.progress import Progress
+from diloco_api.status import JobStatus
+from diloco_api.timeouts import Timeouts
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.files import write_atomically
+from diloco_operator.hub import FileHub
+from diloco_operator.planning.types import OperatorPolicy, Stop
+from diloco_operator.reconciler import Pass, Reconciler
+from diloco_operator.sites.process import ProcessSite
+from diloco_operator.synchronizer_client import SynchronizerClient
+
+LOOPBACK = "127.0.0.1"
+LOCAL_IMAGE = "local"
+"""There is no image: processes run from the installed package."""
+FIRST_PORT = 29400
+END_PORT = 32768
+"""Below the ports systems hand out by themselves, so that none of ours is taken while its process restarts."""
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of the run at one instant."""
+
+    status: JobStatus
+    """As of this pass, also what is not written yet."""
+    progress: Progress | None
+    """The last one heard."""
+    fresh: bool
+    """The Synchronizer was heard in this pass."""
+    at: float
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class LocalOutcome:
+    """How a run ended."""
+
+    phase: JobPhase
+    """Complete, Failed or Stopped."""
+    reason: str
+    """Of the condition that says so."""
+    message: str
+    snapshot: Snapshot
+
+
+class LocalRun:
+    """One `diloco run`. `open_folder` may raise SpecError; then nothing was started."""
+
+    def __init__(self, hub: FileHub, folder: Path, policy: OperatorPolicy) -> None:
+        self._hub = hub
+        self._folder = folder
+        self._policy = policy
+        self._site = ProcessSite(names.LOCAL_SITE, folder, os.environ)
+        self._reconciler: Reconciler | None = None
+        self._stop = Stop.NO
+        self._listeners: list[Callable[[Snapshot], None]] = []
+        self._observed: Snapshot | None = None
+
+    @classmethod
+    def open_folder(cls, job: DiLoCoJob, folder: Path, timeouts: Timeouts | None = None) -> "LocalRun":
+        """Check the job, take the folder, choose ports. SpecError names what is wrong and where."""
+        found = problems(job)
+        if found:
+            raise spec_error(found)
+        folder = folder.absolute()
+        hub = FileHub.open_folder(folder, job)
+        policy = OperatorPolicy(
+            image=LOCAL_IMAGE,
+            ports=free_ports(),
+            synchronizer_hosts=(LOOPBACK,),
+            loopback=True,
+            timeouts=timeouts or Timeouts(),
+            poll_seconds=POLL_SECONDS,
+            kill_margin_seconds=5.0,
+        )
+        return cls(hub, folder, policy)
+
+    @property
+    def folder(self) -> Path:
+        """The work folder."""
+        return self._folder
+
+    @property
+    def observed(self) -> Snapshot | None:
+        """The newest snapshot; None before the first pass."""
+        return self._observed
+
+    @property
+    def outer_file(self) -> Path:
+        """Where the final outer parameters are once the job is Complete."""
+        return self._folder / names.FILE_OUTER
+
+    def listen(self, listener: Callable[[Snapshot], None]) -> None:
+        """Call `listener` with every new snapshot, on the event loop; it must return quickly."""
+        self._listeners.append(listener)
+
+    def pids(self, role: Role, index: int | None = None) -> list[int]:
+        """Process ids of the Synchronizer, of all Learners, or of one; empty while it does not run."""
+        return [
+            process.pid
+            for process in self._site.processes()
+            if process.labels.get(names.LABEL_ROLE) == role.value
+            and (index is None or process.labels.get(names.LABEL_LEARNER_INDEX) == str(index))
+        ]
+
+    def log_file(self, role: Role, index: int | None = None) -> Path | None:
+        """The log of the newest process of a role; None when there is none."""
+        running = [
+            process.pod
+            for process in self._site.processes()
+            if process.labels.get(names.LABEL_ROLE) == role.value
+            and (index is None or process.labels.get(names.LABEL_LEARNER_INDEX) == str(index))
+        ]
+        return self._site.log_file(running[-1]) if running else None
+
+    def drain(self) -> None:
+        """Merge what is trained, then end all processes; a later run resumes. Safe in a signal handler of the loop."""
+        self._request(Stop.DRAIN)
+
+    def stop_now(self) -> None:
+        """End all processes; what is trained and not merged is lost, a later run resumes."""
+        self._request(Stop.NOW)
+
+    async def run(self) -> LocalOutcome:
+        """Until the job is Complete, Failed or Stopped and every process has ended."""
+        try:
+            await self._site.start()
+            async with SynchronizerClient(LOOPBACK) as client:
+                self._reconciler = Reconciler(
+                    self._hub, [self._site], client, self._policy, fresh_start=True, on_pass=self._keep
+                )
+                if self._stop is not Stop.NO:
+                    self._reconciler.request_stop(self._stop)
+                last = await self._reconciler.run()
+            outcome = self._outcome(last)
+            if outcome.phase is JobPhase.COMPLETE:
+                await asyncio.to_thread(self._publish, last.job)
+            return outcome
+        finally:
+            await self._site.close()
+            self._hub.close()
+
+    def _request(self, stop: Stop) -> None:
+        self._stop = stop
+        if self._reconciler is not None:
+            self._reconciler.request_stop(stop)
+
+    def _keep(self, done: Pass) -> None:
+        heard = done.observed.progress
+        known = self._observed.progress if self._observed else self._saved_progress()
+        snapshot = Snapshot(done.plan.live, heard or known, heard is not None, done.at)
+        self._observed = snapshot
+        for listener in self._listeners:
+            listener(snapshot)
+
+    def _outcome(self, last: Pass) -> LocalOutcome:
+        assert self._observed is not None, "a pass was made"
+        if self._observed.progress is not None:
+            write_atomically(self._progress_file, self._observed.progress.model_dump_json(indent=2) + "\n")
+        phase = JobPhase(last.plan.status.phase)
+        snapshot = replace(self._observed, status=last.plan.status)
+        for condition in last.plan.status.conditions:
+            if condition.type in (ConditionType.COMPLETE, ConditionType.FAILED) and condition.status == "True":
+                return LocalOutcome(phase, condition.reason, condition.message, snapshot)
+        return LocalOutcome(phase, "Stopped", "a second run with this work folder resumes", snapshot)
+
+    def _publish(self, job: DiLoCoJob) -> None:
+        """Copy the final outer parameters out of the Synchronizer's folder."""
+        claim = self._site.claim_folder(names.synchronizer_name(job.metadata.name, job.metadata.uid))
+        source = claim / names.FILE_OUTER
+        if source.exists() and not self.outer_file.exists():
+            partial = self.outer_file.with_suffix(".partial")
+            shutil.copyfile(source, partial)
+            partial.replace(self.outer_file)
+
+    @property
+    def _progress_file(self) -> Path:
+        return self._folder / "progress.json"
+
+    def _saved_progress(self) -> Progress | None:
+        """The last progress of an earlier run: a job that has ended is not heard any more."""
+        if not self._progress_file.exists():
+            return None
+        return Progress.model_validate_json(self._progress_file.read_text(encoding="utf-8"))
+
+
+def free_ports() -> Ports:
+    """Three ports nobody listens on now, the usual ones first. They are kept in the job's status."""
+    found: list[int] = []
+    for port in range(FIRST_PORT, END_PORT):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == 3:
+            return Ports(synchronizer=found[0], admin=found[1], metrics=found[2], learner_metrics=0)
+    raise OSError(f"no free port from {FIRST_PORT} to {END_PORT}")

@@ -1,0 +1,76 @@
+"""Which of a job's objects should exist, and what to do about those that do not match.
+
+Pods of older incarnations and surplus Secrets go; configuration comes before what reads it. The Synchronizer goes last,
+its volume claim never.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from diloco_api import names
+from diloco_api.names import Role
+from diloco_api.status import LearnerStatus
+from diloco_operator.planning.types import Action, Apply, Delete, Manifest, ObjectKey, SiteView
+
+_KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
+
+
+def differences(site: SiteView, desired: Mapping[ObjectKey, Manifest]) -> list[Action]:
+    """Apply what is missing or differs by its spec-hash, delete what is not desired. Pods are not looked at."""
+    if site.unreachable:
+        return []
+    actions: list[Action] = []
+    for key, manifest in desired.items():
+        present = site.objects.get(key)
+        wanted_hash = manifest["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
+        if present is None or (present.spec_hash != wanted_hash and key[0] not in _KEPT_KINDS):
+            actions.append(Apply(site.name, manifest))
+    return actions + removals(site, [key for key in site.objects if key not in desired])
+
+
+def removals(site: SiteView, keys: Iterable[ObjectKey]) -> list[Action]:
+    """Delete these objects, but no data."""
+    return [
+        Delete(site.name, kind, name, site.objects[kind, name].uid)
+        for kind, name in keys
+        if kind not in _KEPT_KINDS and not site.objects[kind, name].deleting
+    ]
+
+
+def surplus_pods(site: SiteView, rows: Mapping[int, LearnerStatus], keep: frozenset[int]) -> list[Action]:
+    """Learner pods that are not the present incarnation of an index in `keep`."""
+    return [
+        Delete(site.name, "Pod", pod.name, pod.uid)
+        for pod in site.pods
+        if pod.role == Role.LEARNER
+        and not pod.deleting
+        and not (
+            pod.index in keep and pod.index in rows
+            and (rows[pod.index].site, rows[pod.index].incarnation) == (site.name, pod.incarnation)
+        )
+    ]  # fmt: skip
+
+
+def teardown(sites: Iterable[SiteView], *, spare_learners: bool) -> list[Action]:
+    """Everything but data: Learners first, the Synchronizer and its Secret when no Learner is left.
+
+    `spare_learners`: those still running are about to end by themselves.
+    """
+    actions: list[Action] = []
+    for site in sites:
+        learners = [pod for pod in site.pods if pod.role == Role.LEARNER]
+        actions += [
+            Delete(site.name, "Pod", pod.name, pod.uid)
+            for pod in learners
+            if not pod.deleting and (pod.finished or not spare_learners)
+        ]
+        if not learners:
+            actions += removals(site, site.objects)
+    return actions
+
+
+def is_clean(sites: Iterable[SiteView]) -> bool:
+    """Nothing of the job is left but its data, as far as sites can be asked."""
+    return all(
+        not site.unreachable and not site.pods and all(kind in _KEPT_KINDS for kind, _ in site.objects)
+        for site in sites
+    )

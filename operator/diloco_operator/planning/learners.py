@@ -1,0 +1,222 @@
+"""What becomes of one Learner index: from its row in status and what is seen of it to its new row and what to do.
+
+Covers the states of `LearnerPhase`. The end of an incarnation is counted once: the row leaves it in the same write.
+Silence of Synchronizer or site is no reason to end anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diloco_api.names import LearnerPhase
+from diloco_api.progress import LearnerProgress, Phase, Progress
+from diloco_api.status import LearnerStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row
+from diloco_operator.planning.classify import FailureClass, Verdict, classify
+from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.incarnations import CREATING, begin
+from diloco_operator.planning.types import Event, OperatorPolicy, PodView, SiteView
+
+ACTIVE = frozenset(
+    {
+        LearnerPhase.PENDING.value,
+        LearnerPhase.STARTING.value,
+        LearnerPhase.RUNNING.value,
+        LearnerPhase.STALLED.value,
+    }
+)
+"""Rows whose incarnation has, or shall have, a pod."""
+RESUMED = "Resumed"
+NAME_CONFLICT = "NameConflict"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the decisions about all indices of a job share."""
+
+    job: DiLoCoJob
+    policy: OperatorPolicy
+    now: float
+    progress: Progress | None
+    silent_sites: frozenset[str]
+    """Sites none of whose Learners is heard: the network's fault, not theirs."""
+
+    @property
+    def max_restarts(self) -> int:
+        return self.job.spec.failure_policy.max_restarts
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.progress.phase if self.progress else None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A row and what led to it."""
+
+    row: LearnerStatus
+    fatal: str = ""
+    """The job must fail: why."""
+    events: tuple[Event, ...] = ()
+
+
+def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) -> Outcome:
+    """Bring a row up to what is seen; never starts a new incarnation. `site` is where the row's incarnation is."""
+    if row.state not in ACTIVE or site is None or site.unreachable:
+        return Outcome(_unparked(row, around))
+    pods = [pod for pod in site.pods if pod.index == row.index and pod.role == "learner"]
+    pod = next((pod for pod in pods if pod.incarnation == row.incarnation), None)
+    if pod is None:
+        return _unseen(row, site, around)
+    if pod.finished:
+        return _judged(row, pod, classify(pod, around.phase), around)
+    if pod.deleting:
+        return _failed(row, Verdict(FailureClass.DISRUPTION, False, "its pod is being deleted"), 0.0, around)
+    return _seen(row, pod, around)
+
+
+def next_row(row: LearnerStatus | None, index: int, incarnation: int, site: str, job: DiLoCoJob) -> LearnerStatus:
+    """The row of the next incarnation, for an index whose wait is over."""
+    return begin(job, index, incarnation, site, row)
+
+
+def is_due(row: LearnerStatus, now: float) -> bool:
+    """A waiting row whose wait is over."""
+    waiting = row.state in (LearnerPhase.BACK_OFF.value, LearnerPhase.STOPPED.value)
+    return waiting and (row.not_before is None or to_seconds(row.not_before) <= now)
+
+
+def stopped_row(row: LearnerStatus, reason: str) -> LearnerStatus:
+    """Ended by our own wish: nothing is counted."""
+    if row.state in (LearnerPhase.SUCCEEDED.value, LearnerPhase.PARKED.value):
+        return row
+    update = {"state": LearnerPhase.STOPPED.value, "reason": reason, "message": "", "not_before": None}
+    return row.model_copy(update=update)
+
+
+def resumed_row(row: LearnerStatus) -> LearnerStatus:
+    """After a start in which every process of before has ended: due at once, uncounted."""
+    if row.state in (LearnerPhase.SUCCEEDED.value, LearnerPhase.PARKED.value):
+        return row
+    update = {"state": LearnerPhase.BACK_OFF.value, "reason": RESUMED, "message": "", "not_before": None, "failures": 0}
+    return row.model_copy(update=update)
+
+
+def heard(row: LearnerStatus, progress: Progress | None) -> LearnerProgress | None:
+    """What the Synchronizer knows of exactly this incarnation."""
+    for learner in progress.learners if progress else ():
+        if (learner.index, learner.incarnation) == (row.index, row.incarnation):
+            return learner
+    return None
+
+
+def _unparked(row: LearnerStatus, around: Surroundings) -> LearnerStatus:
+    """A parked row whose budget was raised waits for its next incarnation."""
+    if row.state == LearnerPhase.PARKED.value and row.restarts_counted <= around.max_restarts:
+        return row.model_copy(update={"state": LearnerPhase.BACK_OFF.value, "not_before": None})
+    return row
+
+
+def _unseen(row: LearnerStatus, site: SiteView, around: Surroundings) -> Outcome:
+    """No pod of this incarnation: not created yet, or gone without our wish."""
+    refusal = site.refusals.get(row.pod_name)
+    if refusal is not None:
+        return _failed(row, Verdict(_refused(refusal.reason), False, refusal.message), 0.0, around, refusal.reason)
+    if row.reason == CREATING and heard(row, around.progress) is None:
+        return Outcome(row)
+    return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished"), 0.0, around)
+
+
+def _refused(reason: str) -> FailureClass:
+    return FailureClass.LOST if reason == NAME_CONFLICT else FailureClass.PLACEMENT
+
+
+def _judged(row: LearnerStatus, pod: PodView, verdict: Verdict, around: Surroundings) -> Outcome:
+    """The pod is over."""
+    if verdict.kind is FailureClass.UNDECIDED:
+        return Outcome(row)
+    if verdict.kind is FailureClass.COMPLETED:
+        update = {
+            "state": LearnerPhase.SUCCEEDED.value,
+            "reason": verdict.kind.value,
+            "message": "",
+            "not_before": None,
+        }
+        return Outcome(row.model_copy(update=update), events=(_event(row, verdict, "Normal"),))
+    if verdict.kind is FailureClass.ENDED and around.phase is not Phase.RUNNING:
+        return Outcome(stopped_row(row, verdict.kind.value))
+    ran = pod.ended.ran_seconds if pod.ended else 0.0
+    outcome = _failed(row, verdict, ran, around)
+    if verdict.kind is FailureClass.FATAL:
+        return replace(outcome, fatal=verdict.message)
+    return outcome
+
+
+def _failed(
+    row: LearnerStatus, verdict: Verdict, ran_seconds: float, around: Surroundings, reason: str = ""
+) -> Outcome:
+    """Count what counts; then the row waits for its next incarnation, or is parked."""
+    counted = row.restarts_counted + (1 if verdict.counts else 0)
+    failures = failures_in_a_row(row.failures, ran_seconds, around.policy)
+    parked = counted > around.max_restarts
+    wait = backoff_seconds(failures, f"{around.job.metadata.uid}/{row.index}/{row.incarnation}", around.policy)
+    update = {
+        "state": (LearnerPhase.PARKED if parked else LearnerPhase.BACK_OFF).value,
+        "reason": reason or verdict.kind.value,
+        "message": verdict.message[:256],
+        "restarts_counted": counted,
+        "failures": failures,
+        "not_before": to_text(around.now + wait) if wait and not parked else None,
+    }
+    return Outcome(row.model_copy(update=update), events=(_event(row, verdict, "Warning", parked),))
+
+
+def _event(row: LearnerStatus, verdict: Verdict, kind: str, parked: bool = False) -> Event:
+    name = f"Learner {row.index} (incarnation {row.incarnation})"
+    end = " and is parked: its restart budget is spent" if parked else ""
+    what = f": {verdict.message}" if verdict.message else ""
+    reason = "LearnerParked" if parked else f"Learner{verdict.kind.value}"
+    if kind == "Normal":
+        return Event("Normal", reason, f"{name} has ended well")
+    return Event("Warning", reason, f"{name} was lost{end} ({verdict.kind.value}{what})")
+
+
+def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:
+    """The pod runs or is being started."""
+    if pod.phase != "Running":
+        return Outcome(_state(row, LearnerPhase.PENDING, pod.waiting or "PodPending", pod.waiting_message))
+    known = heard(row, around.progress)
+    if around.progress is None and row.state != LearnerPhase.PENDING.value:
+        return Outcome(row)
+    patience = around.policy.timeouts.stall_timeout_seconds
+    silent = pod.age_seconds if known is None else known.heartbeat_age_seconds
+    if around.progress is not None and silent >= patience and around.progress.served_seconds >= patience:
+        return _stalled(row, around)
+    if known is None:
+        return Outcome(_state(row, LearnerPhase.STARTING, "", ""))
+    if known.gone:  # on its way out, or given up and not long enough silent
+        return Outcome(row)
+    return Outcome(_state(row, *((LearnerPhase.RUNNING, "") if known.live else (LearnerPhase.STALLED, "Unheard")), ""))
+
+
+def _stalled(row: LearnerStatus, around: Surroundings) -> Outcome:
+    """Silent for too long, while the Synchronizer served all the time."""
+    if row.site in around.silent_sites:
+        return Outcome(_state(row, LearnerPhase.STALLED, "SiteSilent", "no Learner of its site is heard"))
+    return _failed(row, Verdict(FailureClass.STALLED, True, "unheard for longer than the stall timeout"), 0.0, around)
+
+
+def _state(row: LearnerStatus, state: LearnerPhase, reason: str, message: str) -> LearnerStatus:
+    return row.model_copy(update={"state": state.value, "reason": reason[:63], "message": message[:256]})
+
+
+def silent_sites(rows: Sequence[LearnerStatus], progress: Progress | None, policy: OperatorPolicy) -> frozenset[str]:
+    """Sites with a known Learner and no live one. On one machine the network is not to blame: none."""
+    if policy.loopback or progress is None:
+        return frozenset()
+    known: dict[str, bool] = {}
+    for row in rows:
+        learner = heard(row, progress)
+        if row.state in ACTIVE and learner is not None:
+            known[row.site] = known.get(row.site, False) or learner.live
+    return frozenset(site for site, any_live in known.items() if not any_live)

@@ -1,0 +1,50 @@
+"""ConfigMaps of a job: the run config every process reads, and the Synchronizer's addresses."""
+
+from collections.abc import Sequence
+
+from diloco_api import names
+from diloco_api.accept import Ports, Resolved, make_run_config
+from diloco_api.model_size import gpt_shape
+from diloco_api.names import Reason
+from diloco_api.run_config import RunConfig
+from diloco_api.status import ResolvedStatus
+from diloco_api.timeouts import Timeouts
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.manifests.common import finished_object, labels
+from diloco_operator.planning.types import Manifest
+
+
+def run_config(job: DiLoCoJob, resolved: ResolvedStatus, timeouts: Timeouts, learner_metrics_port: int) -> RunConfig:
+    """The accepted job as its processes see it: from what acceptance has fixed, not resolved again."""
+    learners = job.spec.learners
+    accepted = Resolved(
+        policy=resolved.policy,
+        budget_tokens=resolved.budget_tokens,
+        budget_reason=Reason(resolved.budget_reason),
+        shape=gpt_shape(job.spec.train),
+        replicas=resolved.replicas,
+        min_learners=learners.min,
+        max_learners=learners.replicas if learners.max is None else learners.max,
+    )
+    ports = Ports(
+        synchronizer=resolved.ports.synchronizer,
+        admin=resolved.ports.admin,
+        metrics=resolved.ports.metrics,
+        learner_metrics=learner_metrics_port,
+    )
+    return make_run_config(job, accepted, ports, timeouts)
+
+
+def run_config_map(job: DiLoCoJob, config: RunConfig) -> Manifest:
+    """ConfigMap with `run.json`."""
+    data = {names.FILE_RUN_CONFIG: config.model_dump_json(indent=2)}
+    name = names.config_name(job.metadata.name, job.metadata.uid)
+    return finished_object("v1", "ConfigMap", name, job, labels(job), {"data": data})
+
+
+def address_map(job: DiLoCoJob, hosts: Sequence[str], port: int) -> Manifest:
+    """ConfigMap with one host:port a line; Learners read it again before each reconnect."""
+    hosts = hosts or (names.synchronizer_name(job.metadata.name, job.metadata.uid),)
+    data = {names.FILE_ADDRESSES: "".join(f"{host}:{port}\n" for host in hosts)}
+    name = names.address_name(job.metadata.name, job.metadata.uid)
+    return finished_object("v1", "ConfigMap", name, job, labels(job), {"data": data})

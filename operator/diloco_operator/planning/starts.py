@@ -1,0 +1,93 @@
+"""Which incarnations start now: indices wanted, waits over, the Synchronizer heard once, and never more pods than
+allowed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from diloco_api.names import ConditionType, LearnerPhase, Reason, Role
+from diloco_api.progress import Phase
+from diloco_api.status import Condition, LearnerStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.conditions import find
+from diloco_operator.planning.incarnations import newest_known
+from diloco_operator.planning.learners import ACTIVE, is_due, next_row
+from diloco_operator.planning.place import choose_site
+from diloco_operator.planning.types import Event, Observed, PodView
+
+Rows = dict[int, LearnerStatus]
+
+
+@dataclass(frozen=True)
+class Starts:
+    rows: Rows
+    events: tuple[Event, ...] = ()
+
+
+def heard_once(conditions: tuple[Condition, ...]) -> bool:
+    """The Synchronizer has served since this start. Before that no Learner starts: it might never be able to."""
+    condition = find(conditions, ConditionType.SYNCHRONIZER_READY)
+    return condition is not None and condition.reason in (Reason.READY, Reason.RESTORING_STATE)
+
+
+def may_start(conditions: tuple[Condition, ...], observed: Observed, rows: Mapping[int, LearnerStatus]) -> bool:
+    """Whether there is, or may be, work for a new incarnation."""
+    progressing = find(conditions, ConditionType.PROGRESSING)
+    if progressing is not None and progressing.reason == Reason.FINISHED:
+        return False
+    phase = observed.progress.phase if observed.progress else None
+    if phase is Phase.CLOSING:
+        return not any(row.state in ACTIVE for row in rows.values())
+    return phase in (None, Phase.WAITING, Phase.RUNNING) and heard_once(conditions)
+
+
+def start_due(job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[int], now: float) -> Starts:
+    """Give every wanted index whose wait is over its next incarnation, up to the cap on pods."""
+    started, events = dict(rows), []
+    pods = [pod for site in observed.sites for pod in site.pods if pod.role == Role.LEARNER]
+    room = pod_cap(job.spec.learners.replicas) - sum(_occupies(pod, now) for pod in pods) - _unseen(rows, pods)
+    for index in sorted(wanted):
+        row = started.get(index)
+        adopted = _adoptable(index, row, pods)
+        if adopted is not None:
+            site = next(site.name for site in observed.sites if adopted in site.pods)
+            started[index] = next_row(row, index, adopted.incarnation, site, job)
+        elif (row is None or is_due(row, now)) and room > 0:
+            room -= 1
+            incarnation = newest_known(index, row, pods, observed.progress) + 1
+            site = choose_site(observed.sites, _load(started), row.site if row else None, {})
+            started[index] = next_row(row, index, incarnation, site, job)
+            text = f"Learner {index} starts as incarnation {incarnation} at site {site}"
+            events.append(Event("Normal", "LearnerStarted", text))
+    return Starts(started, tuple(events))
+
+
+def pod_cap(replicas: int) -> int:
+    """Pods a job may have at once: each index one at work and one on its way out."""
+    return 2 * replicas
+
+
+def _adoptable(index: int, row: LearnerStatus | None, pods: list[PodView]) -> PodView | None:
+    """A live pod newer than status knows: status was lost, the pod is ours."""
+    newer = [p for p in pods if p.index == index and p.live and p.incarnation > (row.incarnation if row else 0)]
+    return max(newer, key=lambda pod: pod.incarnation, default=None)
+
+
+def _occupies(pod: PodView, now: float) -> bool:
+    """Finished pods and those that outlived their grace period (their node is gone) take no room."""
+    return not pod.finished and (pod.delete_by is None or now <= pod.delete_by)
+
+
+def _unseen(rows: Rows, pods: list[PodView]) -> int:
+    """Incarnations that are committed and have no pod yet."""
+    seen = {(pod.index, pod.incarnation) for pod in pods}
+    pending = [row for row in rows.values() if row.state == LearnerPhase.PENDING]
+    return sum((row.index, row.incarnation) not in seen for row in pending)
+
+
+def _load(rows: Rows) -> dict[str, int]:
+    load: dict[str, int] = {}
+    for row in rows.values():
+        if row.state in ACTIVE:
+            load[row.site] = load.get(row.site, 0) + 1
+    return load

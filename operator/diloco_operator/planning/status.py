@@ -1,0 +1,94 @@
+"""Putting a status together, and deciding whether it is worth a write.
+
+Transitions are written at once; mere progress at most every half minute, and only when there is some.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from diloco_api.names import ConditionType, JobPhase, LearnerPhase, Reason
+from diloco_api.progress import Progress
+from diloco_api.status import Condition, JobStatus, LearnerCounts, LearnerStatus, ProgressStatus, SiteStatus
+from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.conditions import find, is_true
+from diloco_operator.planning.types import SiteView
+
+_VOLATILE = ("progress", "goodput", "last_progress_time")
+
+
+def counts(rows: Iterable[LearnerStatus], desired: int) -> LearnerCounts:
+    """Learners by what their newest incarnation is doing."""
+    states = [row.state for row in rows]
+    ready = states.count(LearnerPhase.RUNNING.value)
+    return LearnerCounts(
+        desired=desired,
+        ready=ready,
+        active=ready + states.count(LearnerPhase.STARTING.value) + states.count(LearnerPhase.STALLED.value),
+        succeeded=states.count(LearnerPhase.SUCCEEDED.value),
+        failed=states.count(LearnerPhase.BACK_OFF.value) + states.count(LearnerPhase.PARKED.value),
+        pending=states.count(LearnerPhase.PENDING.value),
+        summary=f"{ready}/{desired}",
+    )
+
+
+def site_statuses(sites: Iterable[SiteView], rows: Sequence[LearnerStatus], before: JobStatus) -> list[SiteStatus]:
+    """One row a site; one that is not reachable keeps its last counts."""
+    known = {site.name: site for site in before.sites}
+    found = []
+    for site in sites:
+        here = [row.state for row in rows if row.site == site.name and row.state != LearnerPhase.STOPPED.value]
+        fresh = SiteStatus(name=site.name, desired=len(here), ready=here.count(LearnerPhase.RUNNING.value))
+        if site.unreachable:
+            fresh = known.get(site.name, fresh).model_copy(update={"reason": site.unreachable})
+        found.append(fresh)
+    return found
+
+
+def progress_status(progress: Progress, now: float) -> ProgressStatus:
+    return ProgressStatus(
+        percent=max(0, min(100, int(progress.percent))),
+        tokens=max(0, int(progress.tokens.merged)),
+        outer_steps=progress.outer_steps,
+        outer_rounds=progress.outer_rounds,
+        eta_seconds=None if progress.eta_seconds is None else max(0, int(progress.eta_seconds)),
+        last_updated_time=to_text(now),
+    )
+
+
+def summary_phase(conditions: Sequence[Condition]) -> JobPhase:
+    """The conditions in one word, for people."""
+    if is_true(conditions, ConditionType.COMPLETE):
+        return JobPhase.COMPLETE
+    if is_true(conditions, ConditionType.FAILED):
+        return JobPhase.FAILED
+    progressing = find(conditions, ConditionType.PROGRESSING)
+    if not is_true(conditions, ConditionType.ACCEPTED) and progressing is None:
+        return JobPhase.REJECTED
+    if progressing is not None and progressing.reason == Reason.STOPPED:
+        return JobPhase.STOPPED
+    if is_true(conditions, ConditionType.DEGRADED):
+        return JobPhase.DEGRADED
+    if is_true(conditions, ConditionType.QUORUM_MET) or is_true(conditions, ConditionType.PROGRESSING):
+        return JobPhase.RUNNING
+    return JobPhase.STARTING
+
+
+def worth_writing(old: JobStatus, new: JobStatus, now: float, interval_seconds: float) -> JobStatus:
+    """`new` where something happened or it is time for progress, else `old`."""
+    if old == new:
+        return old
+    if _without_progress(old) != _without_progress(new):
+        return new
+    if new.progress is None or (old.progress and _told(old.progress) == _told(new.progress)):
+        return old
+    if old.progress and now - to_seconds(old.progress.last_updated_time) < interval_seconds:
+        return old
+    return new
+
+
+def _without_progress(status: JobStatus) -> JobStatus:
+    empty = JobStatus()
+    return status.model_copy(update={name: getattr(empty, name) for name in _VOLATILE})
+
+
+def _told(progress: ProgressStatus) -> ProgressStatus:
+    return progress.model_copy(update={"last_updated_time": "", "eta_seconds": None})

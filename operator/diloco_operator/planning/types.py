@@ -1,0 +1,220 @@
+"""The values decisions are made of: what was observed, what the operator was told, what shall be done.
+
+Frozen and comparable, so that a test reads like a table. An unreachable site or Synchronizer is a field, not an error.
+Nothing is decided here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from diloco_api import names
+from diloco_api.accept import Ports
+from diloco_api.progress import Progress
+from diloco_api.status import JobStatus
+from diloco_api.timeouts import Timeouts
+
+Manifest = dict[str, Any]
+ObjectKey = tuple[str, str]
+"""(kind, name) of an object of one site."""
+
+
+class Stop(StrEnum):
+    """What the user asked for."""
+
+    NO = "No"
+    DRAIN = "Drain"  # merge what is trained, then end all processes; a later run resumes
+    NOW = "Now"  # end all processes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str = ""
+    """The kubelet's word: Completed, Error, OOMKilled."""
+    message: str = ""
+    """The end of its log."""
+    ran_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One pod of the job, of whatever role."""
+
+    name: str
+    uid: str
+    role: str
+    index: int
+    """-1 for the Synchronizer."""
+    incarnation: int
+    """0 for the Synchronizer."""
+    phase: str
+    """Kubernetes' word: Pending, Running, Succeeded, Failed, Unknown."""
+    deleting: bool = False
+    delete_by: float | None = None
+    """When its grace period is over, unix seconds; None unless it is being deleted."""
+    ended: Ended | None = None
+    """Its container is not running: how it ended."""
+    last_ended: Ended | None = None
+    """How the container's run before the present one ended (Synchronizer)."""
+    waiting: str = ""
+    """Why its container is not started, the kubelet's word; empty when it is running or over."""
+    waiting_message: str = ""
+    restarts: int = 0
+    """Restarts of its container (Synchronizer)."""
+    pod_reason: str = ""
+    """`status.reason`, or DisruptionTarget: why the whole pod failed."""
+    age_seconds: float = 0.0
+    """Since its container is running, else since its creation."""
+
+    @property
+    def finished(self) -> bool:
+        """It will never run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def live(self) -> bool:
+        """It runs or may yet run, and nobody has asked for its end."""
+        return not self.finished and not self.deleting
+
+
+@dataclass(frozen=True)
+class ObjectView:
+    """An object that is not a pod."""
+
+    uid: str
+    spec_hash: str = ""
+    deleting: bool = False
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What became of the last attempt to create a pod, when it was not created."""
+
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class SiteView:
+    """One site as just seen."""
+
+    name: str
+    unreachable: str = ""
+    """Reason; empty: it answered and the lists below are complete."""
+    message: str = ""
+    pods: tuple[PodView, ...] = ()
+    objects: Mapping[ObjectKey, ObjectView] = field(default_factory=dict)
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    """By pod name."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything a decision may depend on besides the job itself."""
+
+    sites: tuple[SiteView, ...]
+    progress: Progress | None = None
+    """What the Synchronizer says; None when it was not heard just now. Fetched after the pods were listed."""
+    silence: str = ""
+    """Why it was not heard."""
+    key: bytes = field(default=b"", repr=False)
+    """The job's secret key, from which tokens are made."""
+    stop: Stop = Stop.NO
+    fresh_start: bool = False
+    """Local runs: every process of earlier runs has ended; true until that is in the status."""
+
+
+@dataclass(frozen=True)
+class OperatorPolicy:
+    """What the operator was configured with, the same for all its jobs."""
+
+    image: str
+    sites: tuple[str, ...] = (names.LOCAL_SITE,)
+    """In order of preference."""
+    ports: Ports = Ports()
+    """Offered to a job at acceptance, where its spec names none."""
+    synchronizer_hosts: tuple[str, ...] = ()
+    """Where Learners find the Synchronizer; empty: its Service."""
+    loopback: bool = False
+    """Everything runs on one machine: silence of a Learner is never the network's fault."""
+    timeouts: Timeouts = Timeouts()
+    poll_seconds: float = 5.0
+    """Interval between two looks while a job runs."""
+    first_backoff_seconds: float = 10.0
+    backoff_cap_seconds: float = 360.0
+    healthy_after_seconds: float = 600.0
+    """A Learner that ran this long has no failures in a row."""
+    kill_margin_seconds: float = 30.0
+    """A pod still there this long after its grace period is lost."""
+
+
+@dataclass(frozen=True)
+class CreatePod:
+    """POST; a pod of that name with our labels is success."""
+
+    site: str
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Create or update an object. Its content is not shown: it may be a Secret's."""
+
+    site: str
+    manifest: Manifest = field(repr=False)
+
+    @property
+    def key(self) -> ObjectKey:
+        return self.manifest["kind"], self.manifest["metadata"]["name"]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete exactly the object that was seen."""
+
+    site: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Ask the Synchronizer to end the run well."""
+
+
+Action = CreatePod | Apply | Delete | Drain
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the job's story."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What shall be. `status` is written first; when that fails nothing else is done."""
+
+    status: JobStatus
+    """To be committed; equal to the job's present one: no write."""
+    live: JobStatus
+    """As of this moment, also what is written only every half minute."""
+    actions: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    """To be told when the status is written."""
+    requeue_after: float | None = None
+    """Seconds until another look is needed although nothing woke us; None: never."""
+    finished: bool = False
+    """The job's end is in the status and nothing of it is left but its data."""

@@ -1,0 +1,78 @@
+"""From the objects a site lists (plain dicts, as Kubernetes returns them) to the values decisions are made of."""
+
+from collections.abc import Iterable
+
+from diloco_api import names
+from diloco_operator.planning.clock import to_seconds
+from diloco_operator.planning.types import Ended, Manifest, ObjectKey, ObjectView, PodView
+
+
+def split_objects(listed: Iterable[Manifest], now: float) -> tuple[tuple[PodView, ...], dict[ObjectKey, ObjectView]]:
+    """Pods in order of their names, and everything else by kind and name."""
+    pods, objects = [], {}
+    for manifest in listed:
+        if manifest["kind"] == "Pod":
+            pods.append(pod_view(manifest, now))
+        else:
+            objects[(manifest["kind"], manifest["metadata"]["name"])] = object_view(manifest)
+    return tuple(sorted(pods, key=lambda pod: pod.name)), objects
+
+
+def object_view(manifest: Manifest) -> ObjectView:
+    metadata = manifest["metadata"]
+    return ObjectView(
+        uid=metadata["uid"],
+        spec_hash=metadata.get("annotations", {}).get(names.ANNOTATION_SPEC_HASH, ""),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def pod_view(manifest: Manifest, now: float) -> PodView:
+    """The first container stands for the pod. Missing status: a pod that was just created."""
+    metadata, status = manifest["metadata"], manifest.get("status", {})
+    labels = metadata.get("labels", {})
+    container: Manifest = next(iter(status.get("containerStatuses", [])), {})
+    state = container.get("state", {})
+    waiting, running = state.get("waiting", {}), state.get("running", {})
+    since = running.get("startedAt") or metadata.get("creationTimestamp")
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=labels.get(names.LABEL_ROLE, ""),
+        index=int(labels.get(names.LABEL_LEARNER_INDEX, -1)),
+        incarnation=int(labels.get(names.LABEL_INCARNATION, 0)),
+        phase=status.get("phase", "Pending"),
+        deleting="deletionTimestamp" in metadata,
+        delete_by=_delete_by(metadata),
+        ended=_ended(state.get("terminated")),
+        last_ended=_ended(container.get("lastState", {}).get("terminated")),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        restarts=container.get("restartCount", 0),
+        pod_reason=_pod_reason(status),
+        age_seconds=max(0.0, now - to_seconds(since)) if since else 0.0,
+    )
+
+
+def _delete_by(metadata: Manifest) -> float | None:
+    """Kubernetes sets deletionTimestamp to when the grace period will be over."""
+    return to_seconds(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else None
+
+
+def _ended(terminated: Manifest | None) -> Ended | None:
+    if terminated is None:
+        return None
+    started, finished = terminated.get("startedAt"), terminated.get("finishedAt")
+    return Ended(
+        exit_code=terminated["exitCode"],
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        ran_seconds=to_seconds(finished) - to_seconds(started) if started and finished else 0.0,
+    )
+
+
+def _pod_reason(status: Manifest) -> str:
+    for condition in status.get("conditions", []):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return "DisruptionTarget"
+    return str(status.get("reason", ""))
