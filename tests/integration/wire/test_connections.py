@@ -132,7 +132,7 @@ async def test_addresses_that_come_late_are_waited_for(exchange: GrpcExchange) -
 async def test_a_link_that_swallows_everything_is_given_up_and_replaced(
     exchange: GrpcExchange, proxy: TcpProxy
 ) -> None:
-    learner = exchange.learner(heartbeat_timeout_seconds=0.3)
+    learner = exchange.learner(heartbeat_timeout_seconds=1.0)
     await learner.join(join_request())
     async with aclosing(learner.turns()) as notices:
         await anext(notices)
@@ -241,6 +241,17 @@ async def test_closing_ends_calls_under_way_and_says_so(exchange: GrpcExchange, 
             await anext(notices)
     with pytest.raises(SynchronizerUnavailable):
         await call
+
+
+async def test_closing_ends_repetition(exchange: GrpcExchange) -> None:
+    await exchange.server.stop(0)
+    learner = exchange.learner(retry_seconds=1000)
+    join = asyncio.create_task(learner.join(join_request()))
+    await asyncio.sleep(0.05)
+    await learner.close()
+    async with asyncio.timeout(10):
+        with pytest.raises(SynchronizerUnavailable):
+            await join
 
 
 async def test_a_deadline_of_the_caller_is_a_timeout_of_the_caller(

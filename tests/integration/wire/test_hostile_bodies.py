@@ -19,6 +19,7 @@ from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.protocol import CHUNK_BYTES, MESSAGE_BYTES
 from fakes.exchanges import GrpcExchange
 from fakes.synchronizer_backend import JOB, KEY, MIB, SIZES, FakeBackend, header, join_request, payload_of
+from fakes.tcp_proxy import TcpProxy
 
 METADATA = (("authorization", f"Bearer {make_token(KEY, JOB, 0, 0)}"),)
 
@@ -92,26 +93,22 @@ async def test_ten_gigabytes_declared_cost_less_than_one_chunk(
     await goes_on(other)
 
 
-async def test_a_refusal_during_the_upload_is_always_the_one_the_learner_sees(exchange: GrpcExchange) -> None:
-    learner = exchange.learner()
-    await learner.join(join_request())
-    payload = bytes(8 * CHUNK_BYTES)
-    bad = header(payload, fragment=1)
-    for _ in range(30):
-        with pytest.raises(Refused) as caught:
-            await learner.contribute(bad, payload)
-        assert caught.value.reason is Reason.WRONG_SIZE
-
-
-async def test_a_resend_of_a_known_body_is_answered_before_it_is_sent(
-    exchange: GrpcExchange, backend: FakeBackend
-) -> None:
-    learner = exchange.learner()
-    await learner.join(join_request())
-    backend.bodies[0, 0, 1, 1] = b""
-    for _ in range(10):
-        payload = payload_of(1)
-        assert (await learner.contribute(header(payload, fragment=1), payload)).outcome == pb.MERGED
+async def test_a_refused_or_known_body_is_never_sent(exchange: GrpcExchange, backend: FakeBackend) -> None:
+    payload = payload_of(1)
+    good, bad = header(payload, fragment=1), header(payload, fragment=1)
+    bad.codec = "fp32"
+    backend.bodies[0, 0, 1, 1] = payload
+    async with TcpProxy(exchange.server.port) as proxy:
+        exchange.point_to(proxy.port)
+        learner = exchange.learner()
+        await learner.join(join_request())
+        for _ in range(20):
+            with pytest.raises(Refused) as caught:
+                await learner.contribute(bad, payload)
+            assert caught.value.reason is Reason.WRONG_CODEC
+            assert (await learner.contribute(good, payload)).outcome == pb.MERGED
+        assert len(proxy.connections) == 2
+        assert proxy.busiest().up_bytes < 40 * 1000
     assert backend.calls["contribute"] == 0
 
 
@@ -177,17 +174,38 @@ async def test_a_sender_that_vanishes_in_the_middle_leaves_no_memory_behind(
                 await asyncio.sleep(0.01)
 
 
-async def test_a_sender_that_stops_in_the_middle_is_given_up(backend: FakeBackend, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_parts", [0, 1, 2], ids=["at once", "after the header", "in the middle"])
+async def test_a_sender_that_stops_is_given_up(backend: FakeBackend, tmp_path: Path, num_parts: int) -> None:
     exchange = await GrpcExchange.start(backend, tmp_path, idle_seconds=0.2)
     backend.newest[0] = 0
+    parts = [
+        pb.ContributionPart(header=header(payload_of(1), fragment=1)),
+        pb.ContributionPart(chunk=bytes(MIB)),
+    ]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{exchange.server.port}") as channel:
         stub: rpc.SynchronizerAsyncStub = rpc.SynchronizerStub(channel)
         call = stub.Contribute(metadata=METADATA)
-        await call.write(pb.ContributionPart(header=header(payload_of(1), fragment=1)))
-        await call.write(pb.ContributionPart(chunk=bytes(MIB)))
+        for part in parts[:num_parts]:
+            await call.write(part)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
         assert reason_of(caught.value) == "BUSY"
+    await exchange.close()
+
+
+async def test_a_slow_sender_is_not_given_up_while_chunks_come(backend: FakeBackend, tmp_path: Path) -> None:
+    exchange = await GrpcExchange.start(backend, tmp_path, idle_seconds=1.0)
+    backend.newest[0] = 0
+    payload = payload_of(1)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{exchange.server.port}") as channel:
+        stub: rpc.SynchronizerAsyncStub = rpc.SynchronizerStub(channel)
+        call = stub.Contribute(metadata=METADATA)
+        await call.write(pb.ContributionPart(header=header(payload, fragment=1)))
+        for start in range(0, len(payload), MIB):
+            await asyncio.sleep(0.25)
+            await call.write(pb.ContributionPart(chunk=payload[start : start + MIB]))
+        await call.done_writing()
+        assert (await call).settlement.outcome == pb.RECEIVED
     await exchange.close()
 
 
