@@ -17,7 +17,8 @@ from diloco_trainer.wire.errors import SynchronizerUnavailable, WireError
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.service import Synchronizer
 
-_ASK_AGAIN_SECONDS = 0.5
+_ASK_AGAIN_SECONDS = 0.05
+_ASK_AGAIN_AT_MOST_SECONDS = 1.0
 
 
 class Leases:
@@ -65,6 +66,7 @@ class Leases:
 
     async def run(self) -> None:
         """Ask whenever it is time to; ends with its session."""
+        pause = _ASK_AGAIN_SECONDS
         while True:
             await self._asking.wait()
             self._asking.clear()
@@ -75,10 +77,13 @@ class Leases:
             self._granted += sum(part.num_sequences for part in ranges)
             self._exhausted = reply.exhausted
             self._tell(Granted(ranges, reply.exhausted))
-            if not ranges and not reply.exhausted:
-                await asyncio.sleep(_ASK_AGAIN_SECONDS)
-                if self._remaining() < self._batch:
-                    self._asking.set()
+            if ranges or reply.exhausted:
+                pause = _ASK_AGAIN_SECONDS
+                continue
+            await asyncio.sleep(pause)
+            if self._remaining() < self._batch:
+                pause = min(2 * pause, _ASK_AGAIN_AT_MOST_SECONDS)
+                self._asking.set()
 
     async def _ask(self) -> pb.LeaseReply:
         self._request_number += 1
