@@ -17,6 +17,7 @@ from typing import Protocol
 from pydantic import ValidationError
 
 from diloco_api.errors import SpecError, first_problem
+from diloco_api.names import ConditionType
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
@@ -127,7 +128,7 @@ class FileHub:
 
     def _take_job(self, job: DiLoCoJob) -> None:
         present = self._read()
-        if present is None:
+        if present is None or _never_began(present, job):
             metadata = job.metadata.model_copy(
                 update={
                     "uid": str(uuid.uuid4()),
@@ -167,3 +168,10 @@ class FileHub:
         text = written.model_dump_json(by_alias=True, exclude_none=True, indent=2)
         write_atomically(self._job_file, text + "\n", sync=True)
         return written
+
+
+def _never_began(present: DiLoCoJob, job: DiLoCoJob) -> bool:
+    """The folder holds a job of this name that failed before any Learner was started: nothing is lost with it."""
+    failed = any(c.type == ConditionType.FAILED and c.status == "True" for c in present.status.conditions)
+    same_name = (present.metadata.namespace, present.metadata.name) == (job.metadata.namespace, job.metadata.name)
+    return failed and same_name and not present.status.learner_statuses

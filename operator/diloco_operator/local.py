@@ -9,11 +9,13 @@ import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 from diloco_api import names
 from diloco_api.accept import Ports, problems
-from diloco_api.errors import spec_error
+from diloco_api.errors import SpecError, spec_error
 from diloco_api.names import ConditionType, JobPhase, Role
 from diloco_api.progress import Progress
 from diloco_api.status import JobStatus
@@ -21,6 +23,8 @@ from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
 from diloco_operator.hub import FileHub
+from diloco_operator.planning.conditions import is_true
+from diloco_operator.planning.learners import revived
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.reconciler import Pass, Reconciler
 from diloco_operator.sites.process import ProcessSite
@@ -84,7 +88,7 @@ class LocalRun:
         hub = FileHub.open_folder(folder, job)
         policy = OperatorPolicy(
             image=LOCAL_IMAGE,
-            ports=free_ports(),
+            ports=free_ports(folder),
             synchronizer_hosts=(LOOPBACK,),
             loopback=True,
             timeouts=timeouts or Timeouts(),
@@ -143,6 +147,7 @@ class LocalRun:
         """Until the job is Complete, Failed or Stopped and every process has ended."""
         try:
             await self._site.start()
+            await self._prepare()
             async with SynchronizerClient(LOOPBACK) as client:
                 self._reconciler = Reconciler(
                     self._hub, [self._site], client, self._policy, fresh_start=True, on_pass=self._keep
@@ -157,6 +162,22 @@ class LocalRun:
         finally:
             await self._site.close()
             self._hub.close()
+
+    async def _prepare(self) -> None:
+        """A failed job is tried again; ports that are kept or asked for must be free."""
+        job = await self._hub.read_job()
+        assert job is not None, "open_folder wrote it"
+        if is_true(job.status.conditions, ConditionType.COMPLETE):
+            return
+        if is_true(job.status.conditions, ConditionType.FAILED):
+            job = await self._hub.commit_status(job, revived(job.status))
+        asked = job.spec.synchronizer.model_dump(by_alias=True, exclude_none=True)
+        kept = job.status.resolved.ports.model_dump() if job.status.resolved else {}
+        ports = {f"spec.synchronizer.{field}": port for field, port in asked.items()}
+        ports |= {f"{self._folder}: its {name} port": port for name, port in kept.items() if port not in ports.values()}
+        for whose, port in ports.items():
+            if not is_free(port):
+                raise SpecError(f"{whose}: {port}: is in use on this machine")
 
     def _request(self, stop: Stop) -> None:
         self._stop = stop
@@ -202,17 +223,23 @@ class LocalRun:
         return Progress.model_validate_json(self._progress_file.read_text(encoding="utf-8"))
 
 
-def free_ports() -> Ports:
-    """Three ports nobody listens on now, the usual ones first. They are kept in the job's status."""
-    found: list[int] = []
-    for port in range(FIRST_PORT, END_PORT):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LOOPBACK, port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == 3:
-            return Ports(synchronizer=found[0], admin=found[1], metrics=found[2], learner_metrics=0)
-    raise OSError(f"no free port from {FIRST_PORT} to {END_PORT}")
+def free_ports(folder: Path) -> Ports:
+    """Three ports nobody listens on now; where the search begins depends on the folder, so that two runs differ."""
+    count = END_PORT - FIRST_PORT
+    first = int.from_bytes(sha256(os.fsencode(folder)).digest()[:4], "big") % count
+    candidates = (FIRST_PORT + (first + step) % count for step in range(count))
+    found = list(islice((port for port in candidates if is_free(port)), 3))
+    if len(found) < 3:
+        raise SpecError(f"no three free ports from {FIRST_PORT} to {END_PORT - 1} on this machine")
+    return Ports(synchronizer=found[0], admin=found[1], metrics=found[2], learner_metrics=0)
+
+
+def is_free(port: int) -> bool:
+    """Whether a process could bind the port on the loopback address now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

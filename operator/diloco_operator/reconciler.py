@@ -1,7 +1,7 @@
 """The loop of one job: observe, plan, commit, apply, sleep until it is time or something happened.
 
-All deciding is in `planning.plan`. The status is written once a pass and before anything is done; a failed write ends the
-pass. Sites are asked and told in parallel; an error of one is an observation of the next pass and stops no other.
+All deciding is in `planning.plan`. The status is written once a pass and before anything is done; a failed write ends
+the pass. Sites are asked and told in parallel; an error of one is an observation of the next pass and stops no other.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """`Admin` of a Synchronizer over HTTP: progress and drain, with the operator's bearer token.
 
-Every failure is a `SynchronizerSilent` with a reason; what silence means is decided elsewhere. A Synchronizer that hangs
-costs one short wait: after a time-out it is not asked again for a while.
+Every failure is a `SynchronizerSilent` with a reason; what silence means is decided elsewhere. A Synchronizer that
+hangs costs one short wait: after a time-out it is not asked again for a while.
 """
 
 import time

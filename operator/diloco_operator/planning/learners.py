@@ -7,9 +7,9 @@ Silence of Synchronizer or site is no reason to end anything.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from diloco_api.names import LearnerPhase
+from diloco_api.names import ConditionType, LearnerPhase
 from diloco_api.progress import LearnerProgress, Phase, Progress
-from diloco_api.status import LearnerStatus
+from diloco_api.status import JobStatus, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row
 from diloco_operator.planning.classify import FailureClass, Verdict, classify
@@ -100,6 +100,17 @@ def resumed_row(row: LearnerStatus) -> LearnerStatus:
         return row
     update = {"state": LearnerPhase.BACK_OFF.value, "reason": RESUMED, "message": "", "not_before": None, "failures": 0}
     return row.model_copy(update=update)
+
+
+def revived(status: JobStatus) -> JobStatus:
+    """A failed job the user starts again: its end is taken back, restart budgets are new, incarnations live on."""
+    ends = {ConditionType.FAILED.value}
+    rows = []
+    for row in status.learner_statuses:
+        update = {"restarts_counted": 0, "failures": 0, "not_before": None, "state": LearnerPhase.STOPPED.value}
+        rows.append(row if row.state == LearnerPhase.SUCCEEDED else row.model_copy(update=update))
+    kept = [condition for condition in status.conditions if condition.type not in ends]
+    return status.model_copy(update={"conditions": kept, "learner_statuses": rows, "completion_time": None})
 
 
 def heard(row: LearnerStatus, progress: Progress | None) -> LearnerProgress | None:

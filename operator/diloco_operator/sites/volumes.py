@@ -104,7 +104,7 @@ class Volumes:
                 return self._existing(kind, volume[source][key])
         if _CLAIM in volume:
             return self._existing("PersistentVolumeClaim", volume[_CLAIM]["claimName"])
-        folder = self._folder / "pods" / pod["metadata"]["name"] / volume["name"]
+        folder = self._folder.joinpath("pods", pod["metadata"]["name"], volume["name"])
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
