@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 _SCRIPT = """
-import asyncio, random, tempfile
+import asyncio, tempfile
+from contextlib import aclosing
 from pathlib import Path
 from fakes.exchanges import GrpcExchange
 from fakes.synchronizer_backend import FakeBackend, join_request
@@ -20,13 +21,18 @@ async def main():
         print("in use")
     learner = exchange.learner(retry_seconds=0.3)
     await learner.join(join_request())
-    subscription = asyncio.create_task(anext(aiter(learner.turns())))
-    await subscription
-    await exchange.server.stop(0)
+    async with aclosing(learner.turns()) as notices:
+        await anext(notices)
+        await exchange.server.stop(0)
+        try:
+            await anext(notices)
+        except SynchronizerUnavailable:
+            print("broken")
     try:
         await learner.join(join_request())
     except SynchronizerUnavailable:
         print("unavailable")
+    await exchange.close()
 
 asyncio.run(main())
 """
@@ -40,5 +46,5 @@ def test_lost_connections_and_taken_ports_write_nothing_to_the_terminal() -> Non
         timeout=60,
         check=False,
     )
-    assert done.stdout.split("\n") == ["in use", "unavailable", ""]
+    assert done.stdout.split("\n") == ["in use", "broken", "unavailable", ""]
     assert done.stderr == ""
