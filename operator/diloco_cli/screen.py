@@ -37,8 +37,11 @@ def draw(view: View, happenings: Sequence[Happening], width: int, spinner: Spinn
     wide = width >= WIDE
     parts: list[RenderableType] = [_progress(view)]
     if view.waiting_for:
-        spinner.update(text=Text(view.waiting_for, style="yellow", overflow="ellipsis", no_wrap=True))
-        parts.append(spinner)
+        waiting = Table.grid(padding=(0, 1))
+        waiting.add_column(no_wrap=True)
+        waiting.add_column(no_wrap=True, overflow="ellipsis", style="yellow")
+        waiting.add_row(spinner, view.waiting_for)
+        parts.append(waiting)
     if view.outer_steps > 0:
         parts.append(_facts(view, wide))
     parts += [Text(), _learners(view, wide)]

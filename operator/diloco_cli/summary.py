@@ -21,6 +21,7 @@ def draw_summary(report: ReportV1, job: str, files: Sequence[tuple[str, Path]]) 
                       f" ({report.reason})" if report.reason else ""),
         _facts(report),
         Text(),
+        Text("incarnations, inner steps and seconds in each state", style="dim"),
         _learners(report),
     ]  # fmt: skip
     if report.drills:
@@ -53,11 +54,11 @@ def _facts(report: ReportV1) -> RenderableType:
 
 def _learners(report: ReportV1) -> RenderableType:
     states = [state for state in LearnerState if any(state in learner.states for learner in report.learners)]
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for title in ("Learner", "site", "incarnations", "inner steps"):
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
+    for title in ("Learner", "site", "inc", "steps"):
         table.add_column(title, justify="left" if title == "site" else "right")
     for state in states:
-        table.add_column(f"{state} s", justify="right")
+        table.add_column(state.value, justify="right")
     for learner in report.learners:
         seconds = [f"{learner.states.get(state, 0.0):.1f}" for state in states]
         table.add_row(str(learner.index), learner.site, str(learner.incarnations), str(learner.inner_steps), *seconds)

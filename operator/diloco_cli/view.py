@@ -106,19 +106,19 @@ def make_view(
 def waiting_for(status: JobStatus, progress: Progress | None, fresh: bool) -> str | None:
     """What stands between now and training, in words."""
     if not status.learner_statuses and progress is None:
-        return "starting the Synchronizer: importing torch, reading the text, building version 0"
+        return "starting the Synchronizer: importing torch, building version 0"
     if progress is None:
-        return "waiting for the Synchronizer: importing torch, reading the text, building version 0"
+        return "waiting for the Synchronizer: importing torch, building version 0"
     if not fresh:
         return "the Synchronizer does not answer; Learners train on"
     if progress.outer_steps > 0:
         return None
     live = sum(learner.live for learner in progress.learners)
     if live == 0:
-        return "waiting for Learners: importing torch, reading the text, pulling version 0"
+        return "waiting for Learners: importing torch, pulling version 0"
     if progress.tokens.trained == 0:
         return f"{live} Learner{'s' if live > 1 else ''} joined, first inner steps"
-    return "training; the first outer step comes when the pace of the Learners is known"
+    return "training; the first outer step comes when the pace is known"
 
 
 def read_goodput(status: JobStatus) -> Goodput:
