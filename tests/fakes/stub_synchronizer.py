@@ -1,7 +1,7 @@
 """A Synchronizer without tensors: serves `Admin` and counts the beats of stub Learners. One beat is one merged token.
 
-Run as `python -m diloco_trainer.synchronizer` from the folder `stub_trainer.write_stub_trainer` makes. `data.uri` steers it:
-`stub:synchronizer-exit=65` ends at once with that code, `stub:learner-exit=1` is for the Learners.
+Run as `python -m diloco_trainer.synchronizer` from the folder `stub_trainer.write_stub_trainer` makes. `data.uri`
+steers it: `stub:synchronizer-exit=65` ends at once with that code, `stub:learner-exit=1` is for the Learners.
 """
 
 import http.server
@@ -56,7 +56,8 @@ class Job:
             now = time.monotonic()
             rows = [
                 LearnerProgress(
-                    index=index, incarnation=incarnation, site="local", live=now - heard < 1.0, state=LearnerState.TRAINING,
+                    index=index, incarnation=incarnation, site="local", live=now - heard < 1.0,
+                    state=LearnerState.TRAINING,
                     heartbeat_age_seconds=now - heard, step=int(beats), token_clock=int(beats), step_seconds=0.05,
                     state_seconds={LearnerState.TRAINING: beats * 0.05},
                 )

@@ -80,12 +80,12 @@ def plan(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: float)
     draft = draft.condition(ConditionType.SYNCHRONIZER_READY, (state.ready, state.reason, state.message))
     if state.fatal is not None:
         return _end(draft, failing(draft.moment, state.fatal, f"Synchronizer: {state.message}"))
-    draft, fatal = _settle_rows(draft)
-    if fatal:
-        return _end(draft, failing(draft.moment, Reason.FATAL_EXIT_CODE, fatal))
     if observed.progress is not None and observed.progress.phase is Phase.COMPLETE:
         reason = Reason(observed.progress.reason or resolved.budget_reason)
         return _end(draft, completing(draft.moment, reason))
+    draft, fatal = _settle_rows(draft)
+    if fatal:
+        return _end(draft, failing(draft.moment, Reason.FATAL_EXIT_CODE, fatal))
     if observed.stop is not Stop.NO:
         return _end(draft, stopping(draft.moment))
     return _run(draft)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from diloco_operator.sites import child
 from diloco_operator.sites.command import command_line, environment, log_tail
-from diloco_operator.sites.process_table import ProcessTable, signal_group
+from diloco_operator.sites.process_table import ProcessTable, signal_group, signal_process
 from diloco_operator.sites.site import Manifest
 from diloco_operator.sites.volumes import MissingObject, Volumes, secret_values
 
@@ -87,7 +87,7 @@ class PodRun:
             self.pod["metadata"]["deletionGracePeriodSeconds"] = int(grace)
             self._deleting.set()
             if self.pid is not None:
-                os.kill(self.pid, signal.SIGTERM)
+                signal_process(self.pid, signal.SIGTERM)
             self._changed()
         asyncio.get_running_loop().call_later(grace, self._kill)
 
@@ -152,7 +152,7 @@ class PodRun:
         began = timestamp()
         self._set_running(began)
         if self.deleting:  # deleted between the check and the start
-            os.kill(process.pid, signal.SIGTERM)
+            signal_process(process.pid, signal.SIGTERM)
         try:
             returned = await process.wait()
         finally:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,12 +42,16 @@ def start_time(pid: int) -> str | None:
     return listed.stdout.strip() or None
 
 
+def signal_process(pid: int, signum: signal.Signals) -> None:
+    """Signal one process; gone is fine."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
 def signal_group(pid: int, signum: signal.Signals) -> None:
     """Signal the process group led by `pid`; gone is fine."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 class ProcessTable:

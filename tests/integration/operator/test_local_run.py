@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from builders import job
 from diloco_api.errors import SpecError
 from diloco_api.names import JobPhase, Role
 from diloco_api.timeouts import Timeouts
-from fakes.stub_trainer import write_stub_trainer
-
 from diloco_operator.local import LocalOutcome, LocalRun, Snapshot
+from fakes.stub_trainer import write_stub_trainer
 
 FAST = Timeouts(heartbeat_seconds=0.2, grace_period_seconds=5.0)
 
@@ -79,13 +79,16 @@ async def test_a_killed_learner_is_replaced_once_and_the_others_keep_their_proce
         await until(run, at_work(2))
         victim, other = run.pids(Role.LEARNER, 1), run.pids(Role.LEARNER, 0)
         os.kill(victim[0], signal.SIGKILL)
-        await until(run, lambda seen: seen.status.learner_statuses[1].incarnation == 2 and seen.status.learners.ready == 2)
+        await until(
+            run, lambda seen: seen.status.learner_statuses[1].incarnation == 2 and seen.status.learners.ready == 2
+        )
         assert run.pids(Role.LEARNER, 0) == other
         assert run.pids(Role.LEARNER, 1) not in ([], victim)
+        run.stop_now()
 
-    outcome = await with_drill(LocalRun.open_folder(small_job(400), tmp_path / "work", FAST), kill)
+    outcome = await with_drill(LocalRun.open_folder(small_job(10_000), tmp_path / "work", FAST), kill)
     rows = outcome.snapshot.status.learner_statuses
-    assert outcome.phase is JobPhase.COMPLETE
+    assert outcome.phase is JobPhase.STOPPED
     assert [(row.incarnation, row.restarts, row.restarts_counted) for row in rows] == [(1, 0, 0), (2, 1, 1)]
 
 
@@ -97,9 +100,10 @@ async def test_a_killed_synchronizer_is_restarted_and_no_learner_is(tmp_path: Pa
         await until(run, lambda seen: not seen.fresh)
         await until(run, lambda seen: seen.fresh and run.pids(Role.SYNCHRONIZER) not in ([], victim))
         assert run.pids(Role.LEARNER) == learners
+        run.stop_now()
 
-    outcome = await with_drill(LocalRun.open_folder(small_job(400), tmp_path / "work", FAST), kill)
-    assert outcome.phase is JobPhase.COMPLETE
+    outcome = await with_drill(LocalRun.open_folder(small_job(10_000), tmp_path / "work", FAST), kill)
+    assert outcome.phase is JobPhase.STOPPED
     assert [row.incarnation for row in outcome.snapshot.status.learner_statuses] == [1, 1]
 
 
