@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import grpc
 
@@ -100,6 +101,7 @@ class _Servicer(rpc.SynchronizerServicer):
         self._gate = gate
         self._idle_seconds = idle_seconds
         self._uploads: dict[_UploadKey, asyncio.Timeout] = {}
+        self._locks: WeakValueDictionary[_UploadKey, asyncio.Lock] = WeakValueDictionary()  # kept by who uses them
 
     async def Join(self, request: pb.JoinRequest, context: _Context) -> pb.JoinReply:
         async with _refusing(context):
@@ -187,15 +189,17 @@ class _Servicer(rpc.SynchronizerServicer):
 
     @asynccontextmanager
     async def _only_upload(self, key: _UploadKey, timer: asyncio.Timeout) -> AsyncIterator[None]:
-        """One upload per key: a newer one is a resend after a broken connection, so the older one ends."""
+        """One upload per key: a newer one is a resend after a broken connection, so the older one ends first."""
         older = self._uploads.get(key)
         if older is not None and not older.expired():
             older.reschedule(asyncio.get_running_loop().time())
         self._uploads[key] = timer
+        lock = self._locks.setdefault(key, asyncio.Lock())
         try:
-            yield
+            async with lock:
+                yield
         finally:
-            if self._uploads[key] is timer:
+            if self._uploads.get(key) is timer:
                 del self._uploads[key]
 
 
