@@ -4,15 +4,16 @@ import time
 from types import TracebackType
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 
 from diloco_cli import plain
 from diloco_cli.screen import draw
-from diloco_cli.view import Happening, View
+from diloco_cli.view import Happening, Headline, View
 
 PICTURE_EVERY_SECONDS = 0.25
+PLAIN_WIDTH = 120
 
 
 class Display(Protocol):
@@ -34,12 +35,14 @@ class Display(Protocol):
 class PlainDisplay:
     """Lines on a stream that is not a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, headline: Headline) -> None:
         self._console = console
+        self._headline = headline
         self._said_at: float | None = None
         self._said = ""
 
     def __enter__(self) -> "PlainDisplay":
+        self._print(plain.headline(self._headline))
         return self
 
     def __exit__(
@@ -53,9 +56,7 @@ class PlainDisplay:
     def show(self, view: View) -> None:
         waiting = view.waiting_for or ""
         due = self._said_at is None or view.elapsed_seconds - self._said_at >= plain.LINE_EVERY_SECONDS
-        if self._said_at is None:
-            self._print(plain.headline(view))
-        if due or waiting != self._said:
+        if due or (waiting and waiting != self._said):
             self._said_at, self._said = view.elapsed_seconds, waiting
             self._print(plain.line(view))
 
@@ -99,5 +100,21 @@ class LiveDisplay:
         self._live.update(draw(view, self._happenings, self._console.width, self._spinner), refresh=True)
 
 
-def make_display(console: Console) -> Display:
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
+def make_display(console: Console, headline: Headline) -> Display:
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console, headline)
+
+
+def make_console() -> Console:
+    """Standard output; without a terminal wide enough that nothing need be wrapped."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def print_last(console: Console, what: RenderableType) -> None:
+    """Print a finished table; without a terminal without the blanks that fill its lines."""
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as captured:
+        console.print(what)
+    console.file.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")

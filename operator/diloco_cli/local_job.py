@@ -13,7 +13,7 @@ from rich.console import Console
 from diloco_api.accept import Resolved, resolve_job
 from diloco_api.names import JobPhase
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_cli.display import make_display
+from diloco_cli.display import make_console, make_display, print_last
 from diloco_cli.drills import Drill
 from diloco_cli.exit_status import ExitStatus
 from diloco_cli.report import make_report
@@ -57,9 +57,9 @@ def run_job(job: DiLoCoJob, options: RunOptions) -> ExitStatus:
 
 
 async def _run(run: Run, job: DiLoCoJob, resolved: Resolved, options: RunOptions, resumed: bool) -> ExitStatus:
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-    session = Session(run, _headline(job, resolved, options), _step_tokens(job), options.drills, resumed)
-    with make_display(console) as display:
+    console, headline = make_console(), _headline(job, resolved, options)
+    session = Session(run, headline, _step_tokens(job), options.drills, resumed)
+    with make_display(console, headline) as display:
         outcome = await session.watch(display)
     name = job.metadata.name
     if _began(run):
@@ -85,7 +85,7 @@ def _leave(run: Run, outcome: LocalOutcome, session: Session, name: str, options
     files = [("report", options.report), ("logs", run.folder / "logs")]
     if outcome.phase is JobPhase.COMPLETE and run.outer_file.exists():
         files.insert(1, ("parameters", run.outer_file))
-    console.print(draw_summary(report, name, [(what, _short(where)) for what, where in files]))
+    print_last(console, draw_summary(report, name, [(what, _short(where)) for what, where in files]))
 
 
 def _short(path: Path) -> Path:

@@ -1,13 +1,13 @@
 """The run as plain lines, for logs and pipes: no colours, no cursor movement, one fact a line. Pure."""
 
 from diloco_cli import wording
-from diloco_cli.view import Happening, LearnerRow, View
+from diloco_cli.view import Happening, Headline, LearnerRow, View
 
 LINE_EVERY_SECONDS = 5.0
 
 
-def headline(view: View) -> str:
-    head = view.headline
+def headline(head: Headline) -> str:
+    """The first line of a run."""
     return (
         f"job {head.job}: {head.preset}, {head.replicas} Learners, {wording.count(head.parameters)} parameters, "
         f"{wording.count(head.budget_tokens)} tokens; work folder {head.workdir}"

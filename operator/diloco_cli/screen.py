@@ -25,7 +25,7 @@ _STATE_STYLES = {
     "data_wait": "yellow",
     "drain": "cyan",
     "unheard": "red",
-    "gone": "red",
+    "left": "dim",
     "BackOff": "red",
     "Parked": "red",
     "Stalled": "red",

@@ -5,8 +5,18 @@ Pure. `screen` draws it, `plain` prints it as lines; both show the same.
 
 from dataclasses import dataclass
 
-from diloco_api.progress import LearnerProgress, Progress, TokenTotals
+from diloco_api.names import JobPhase, LearnerPhase
+from diloco_api.progress import LearnerProgress, Phase, Progress, TokenTotals
 from diloco_api.status import JobStatus
+
+_ENDED = frozenset({JobPhase.COMPLETE, JobPhase.FAILED, JobPhase.STOPPED})
+_CLOSING = {
+    Phase.CLOSING: "closing: one last round of every fragment",
+    Phase.DRAINING: "draining: one last round of every fragment",
+    Phase.COMPLETE: "everything is merged, the processes end",
+    Phase.STOPPED: "everything is merged, the processes end",
+}
+"""Said instead of what is waited for, once the end has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,10 @@ def make_view(
 
 def waiting_for(status: JobStatus, progress: Progress | None, fresh: bool) -> str | None:
     """What stands between now and training, in words."""
+    if status.phase in _ENDED:
+        return None
+    if progress is not None and progress.phase in _CLOSING:
+        return _CLOSING[progress.phase]
     if not status.learner_statuses and progress is None:
         return "starting the Synchronizer: importing torch, building version 0"
     if progress is None:
@@ -166,7 +180,7 @@ def _row(
 def _state(heard: LearnerProgress, phase: str) -> str:
     """What the Learner says of itself while it is heard, else what the operator sees."""
     if heard.gone:
-        return phase if phase not in ("Running", "") else "gone"
+        return "left" if phase == LearnerPhase.RUNNING else phase
     return heard.state.value if heard.live else "unheard"
 
 

@@ -1,11 +1,15 @@
 """The real program, given something wrong: one line that names it, the right exit code, nothing left behind."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from diloco_api.manifest import load_job
+from diloco_operator.hub import FileHub
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = (ROOT / "crds/examples/quickstart.yaml").read_text()
@@ -82,6 +86,57 @@ def test_a_wrong_manifest_is_refused_with_file_and_field(
     file = manifest(tmp_path, change)
     expect_refusal(diloco("run", str(file), folder=tmp_path), 2, "job.yaml", *words)
     assert os.listdir(tmp_path) == ["job.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("nowhere/*.txt", ["data.uri", "nowhere"]),
+        ("dangling/*.txt", ["data.uri", "dangling/link.txt", "cannot be read"]),
+        ("short/text.txt", ["data.uri", "short/text.txt", "6 bytes"]),
+    ],
+    ids=["missing", "unreadable", "shorter than a sequence"],
+)
+def test_data_that_cannot_be_used_fail_the_job_and_leave_nothing(tmp_path: Path, uri: str, words: list[str]) -> None:
+    data, folder = tmp_path / "data", tmp_path / "here"
+    for name in (data / "dangling", data / "short", folder):
+        name.mkdir(parents=True)
+    (data / "dangling/link.txt").symlink_to("gone")
+    (data / "short/text.txt").write_text("short\n")
+    file = manifest(tmp_path)
+    answer = diloco("run", str(file), "--set", f"spec.train.data.uri={data}/{uri}", folder=folder)
+    expect_refusal(answer, 1, "quickstart", *words)
+    assert os.listdir(folder) == []
+
+
+def test_a_port_in_use_is_named_and_nothing_is_created(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = manifest(tmp_path)
+        answer = diloco("run", str(file), "--set", f"spec.synchronizer.port={port}", folder=tmp_path)
+    expect_refusal(answer, 2, "spec.synchronizer.port", str(port), "in use")
+    assert os.listdir(tmp_path) == ["job.yaml"]
+
+
+def test_a_work_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    file = manifest(tmp_path)
+    expect_refusal(diloco("run", str(file), "--workdir", "job.yaml/run", folder=tmp_path), 2, "job.yaml/run")
+    assert os.listdir(tmp_path) == ["job.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [("metadata.name=other", ["quickstart", "other"]), ("spec.train.seed=5", ["spec.train", "immutable"])],
+    ids=["another name", "another spec"],
+)
+def test_a_work_folder_of_another_job_is_left_alone(tmp_path: Path, setting: str, words: list[str]) -> None:
+    folder = tmp_path / "taken"
+    FileHub.open_folder(folder, load_job(QUICKSTART, "quickstart")).close()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+    file = manifest(tmp_path)
+    answer = diloco("run", str(file), "--workdir", "taken", "--set", setting, folder=tmp_path)
+    expect_refusal(answer, 2, "taken", *words)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"} == before
 
 
 def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fakes.scripted_run import ScriptedRun
 def started(run: ScriptedRun, *drills: str) -> tuple[Session, PlainDisplay, io.StringIO]:
     text = io.StringIO()
     session = Session(run, HEADLINE, 512, [parse_drill(drill) for drill in drills], resumed=False)
-    return session, PlainDisplay(Console(file=text)), text
+    return session, PlainDisplay(Console(file=text), HEADLINE), text
 
 
 async def test_a_killed_learner_is_struck_and_its_replacement_timed(tmp_path: Path) -> None:
@@ -78,6 +78,7 @@ async def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path: Path) -> None:
 
 async def test_without_a_terminal_there_are_no_escape_codes(tmp_path: Path) -> None:
     session, display, text = started(ScriptedRun(tmp_path, length_seconds=1.0))
-    await session.watch(display)
+    with display:
+        await session.watch(display)
     assert "\x1b" not in text.getvalue()
     assert text.getvalue().startswith("job quickstart: DecoupledDiLoCo, 3 Learners, 854k parameters, 10.0M tokens")

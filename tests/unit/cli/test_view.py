@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 from rich.spinner import Spinner
 
-from diloco_api.progress import TokenTotals
+from diloco_api.progress import Phase, TokenTotals
 from diloco_cli import plain
 from diloco_cli.report import make_report
 from diloco_cli.screen import draw
@@ -60,6 +60,18 @@ def test_it_says_what_it_waits_for(seen: object, fresh: bool, words: str) -> Non
     shown = make_view(HEADLINE, 2048, status(), seen, 1.0, fresh)  # type: ignore[arg-type]
     assert words in (shown.waiting_for or "")
     assert words in plain.line(shown)
+
+
+def test_an_ending_run_says_so_and_an_ended_one_waits_for_nothing() -> None:
+    closing = progress(phase=Phase.CLOSING)
+    assert make_view(HEADLINE, 2048, status(), closing, 1.0, True).waiting_for == (
+        "closing: one last round of every fragment"
+    )
+    assert make_view(HEADLINE, 2048, status("Complete"), closing, 1.0, False).waiting_for is None
+
+
+def test_a_learner_that_left_is_not_shown_as_lost() -> None:
+    assert view(learners=[learner(0, live=False, gone=True)]).learners[0].state == "left"
 
 
 def test_a_plain_line_holds_the_facts_and_no_control_characters() -> None:
