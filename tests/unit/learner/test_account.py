@@ -14,9 +14,7 @@ from fakes.clock import ManualClock
 
 
 def stepped(account: Account, loss: float, seconds: float = 0.5) -> None:
-    account.stepped(
-        step=3, job_step=13, token_clock=96, seconds=seconds, loss=loss, rate=1e-3, warmup_left=2
-    )
+    account.stepped(step=3, job_step=13, token_clock=96, seconds=seconds, loss=loss, rate=1e-3, warmup_left=2)
 
 
 def test_every_second_is_in_exactly_one_state() -> None:

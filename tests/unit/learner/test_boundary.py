@@ -25,9 +25,7 @@ class Trainee:
         self.task, self.core = make_core(run)
         self.posted: list[ToExchange] = []
         self.account = Account(ManualClock().monotonic)
-        self.boundary = Boundary(
-            self.core, run, self.posted.append, Rate(run), account=self.account, tape=Tape(None)
-        )
+        self.boundary = Boundary(self.core, run, self.posted.append, Rate(run), account=self.account, tape=Tape(None))
         self.waits = 0
 
     def steps(self, count: int, settle: Callable[["Trainee"], bool] = lambda trainee: False) -> None:

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from diloco_trainer.learner.work import Range, Work
 
-RANGES = st.lists(st.builds(lambda p, a, n: Range(p, a, a + n), st.integers(0, 2), st.integers(0, 99), st.integers(1, 9)))
+RANGES = st.lists(
+    st.builds(lambda p, a, n: Range(p, a, a + n), st.integers(0, 2), st.integers(0, 99), st.integers(1, 9))
+)
 
 
 def positions(ranges: list[Range]) -> list[tuple[int, int]]:
@@ -21,7 +23,7 @@ def test_batches_take_everything_once_in_order_and_only_the_last_is_short(ranges
     batches = []
     while batch := work.take(size):
         batches.append(positions(batch))
-    assert sum(batches, []) == positions(ranges)
+    assert [place for batch in batches for place in batch] == positions(ranges)
     assert all(len(batch) == size for batch in batches[:-1])
     assert work.num_sequences == 0
 

@@ -1,0 +1,157 @@
+"""The Learner process: its environment, its exit codes, its signals."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from diloco_api import names
+from diloco_api.exit_codes import ExitCode
+from diloco_api.run_config import RunConfig
+from diloco_api.tokens import make_token
+from diloco_trainer.learner import __main__ as process
+from diloco_trainer.task.task import make_task
+from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+from fakes.exchanges import GrpcExchange
+from fakes.learners import ME, anchors_of, make_core, make_run
+from fakes.merging_backend import MergingBackend
+from fakes.sync_jobs import decoupled
+from fakes.synchronizer_backend import JOB, KEY
+
+POLICY = decoupled({"encode_up": "fp32", "encode_down": "fp32", "error_feedback": False})
+
+
+def environment(folder: Path, run: RunConfig) -> dict[str, str]:
+    for name in ("config", "address", "credentials", "scratch"):
+        (folder / name).mkdir()
+    (folder / "config" / names.FILE_RUN_CONFIG).write_text(run.model_dump_json())
+    (folder / "credentials" / names.FILE_TOKEN).write_text(make_token(KEY, JOB, ME.index, ME.incarnation))
+    return {
+        names.ENV_LEARNER_INDEX: str(ME.index),
+        names.ENV_INCARNATION: str(ME.incarnation),
+        names.ENV_SITE: "here",
+        names.ENV_CONFIG_DIR: str(folder / "config"),
+        names.ENV_ADDRESS_DIR: str(folder / "address"),
+        names.ENV_CREDENTIALS_DIR: str(folder / "credentials"),
+        names.ENV_SCRATCH_DIR: str(folder / "scratch"),
+        names.ENV_DEVICE: "cpu",
+    }
+
+
+@pytest.fixture
+def _signals() -> object:
+    """`main` takes the process's signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_main(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variables: dict[str, str]
+) -> tuple[int, str]:
+    for name in [name for name in os.environ if name.startswith("DILOCO_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code = process.main()
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_signals")
+class TestMistakes:
+    """Each is one line and a code of its own."""
+
+    def test_without_an_environment(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        code, line = run_main(monkeypatch, capsys, {names.ENV_DEVICE: "cpu"})
+        assert code == ExitCode.BAD_CONFIG
+        assert line == f"error: {names.ENV_LEARNER_INDEX}: not set\n"
+
+    def test_with_a_run_config_of_another_version(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        variables = environment(tmp_path, make_run(tmp_path, POLICY))
+        path = tmp_path / "config" / names.FILE_RUN_CONFIG
+        path.write_text(path.read_text().replace('"replicas"', '"replikas"'))
+        code, line = run_main(monkeypatch, capsys, variables)
+        assert code == ExitCode.BAD_CONFIG
+        assert line.startswith(f"error: {path}: replicas: ")
+        assert line.count("\n") == 1
+
+    def test_with_more_fragments_than_tensors(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = make_run(tmp_path, POLICY.model_copy(update={"num_fragments": 99}))
+        code, line = run_main(monkeypatch, capsys, environment(tmp_path, run))
+        assert code == ExitCode.BAD_CONFIG
+        assert line == "error: fragments: 99 is more than the model's 11 parameter tensors\n"
+
+    def test_with_a_text_that_is_too_short(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        run = make_run(tmp_path, POLICY)
+        (tmp_path / "text.txt").write_bytes(b"too short")
+        code, line = run_main(monkeypatch, capsys, environment(tmp_path, run))
+        assert code == ExitCode.DATA_ERROR
+        assert "has 9 bytes, one sequence of data.sequenceLength 16 needs 17" in line
+
+    def test_with_a_metrics_port_that_is_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with socket.create_server(("0.0.0.0", 0)) as taken:
+            port = taken.getsockname()[1]
+            run = make_run(tmp_path, POLICY, {"learner_metrics_port": port})
+            code, line = run_main(monkeypatch, capsys, environment(tmp_path, run))
+        assert (code, line) == (ExitCode.PORT_IN_USE, f"error: metrics port {port} is in use\n")
+
+
+async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path) -> None:
+    run = make_run(tmp_path, POLICY)
+    variables = environment(tmp_path, run)
+    _, core = make_core(run)
+    anchors = [[anchor + 0.01] for anchor in anchors_of(core)]
+    backend = MergingBackend(core.layout, anchors, 10**6, make_task(run.train).num_sequences)
+    server = await GrpcExchange.start(backend, tmp_path / "address")
+    python_path = os.pathsep.join(path for path in sys.path if path)
+    learner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "diloco_trainer.learner"),
+        env={**os.environ, **variables, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(100):
+            while not (backend.heartbeats and backend.heartbeats[-1].step > 3):
+                assert learner.returncode is None, await learner.communicate()
+                await asyncio.sleep(0.02)
+            text = await asyncio.to_thread(scrape, backend.heartbeats[-1].metrics_port)
+            backend.turn(1, 1)
+            while backend.heartbeats[-1].bytes_down < 4 * sum(f.numel for f in core.layout.fragments) + 1:
+                await asyncio.sleep(0.02)
+            learner.send_signal(signal.SIGTERM)
+            _, errors = await learner.communicate()
+    finally:
+        if learner.returncode is None:
+            learner.kill()
+            await learner.wait()
+        await server.close()
+    assert (learner.returncode, errors) == (0, b"")
+    assert "diloco_learner_steps_total" in text
+    assert backend.left[0].reason == "Terminated"
+    assert backend.left[0].totals.state in {"training", "data_wait"}
+    lines = [json.loads(line) for line in (tmp_path / "scratch" / names.FILE_TAPE).read_text().splitlines()]
+    assert {line["kind"] for line in lines} == {"join", "step", "contribution", "settlement", "adoption"}
+    steps = [line["step"] for line in lines if line["kind"] == "step"]
+    assert steps == list(range(1, backend.left[0].totals.step + 1))
+    assert pb.Outcome.Value(next(line for line in lines if line["kind"] == "settlement")["outcome"]) == pb.MERGED
+
+
+def scrape(port: int) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
