@@ -62,6 +62,17 @@ def test_balanced_packing_takes_the_biggest_first_and_breaks_ties_by_name() -> N
     assert [[t.name for t in f.tensors] for f in layout.fragments] == [["a", "e"], ["d", "c", "b"]]
 
 
+def test_tensors_of_one_size_are_packed_in_the_order_of_their_names() -> None:
+    specs = [TensorSpec(name, (size,), False, None) for name, size in [("b", 5), ("a", 5), ("c", 3)]]
+    layout = make_layout(specs, 2, BALANCED)
+    assert [[t.name for t in f.tensors] for f in layout.fragments] == [["a", "c"], ["b"]]
+
+
+def test_tensors_without_elements_leave_no_fragment_empty() -> None:
+    specs = [TensorSpec(name, (size,), False, None) for name, size in [("a", 5), ("b", 0), ("c", 0)]]
+    assert [len(fragment.tensors) for fragment in make_layout(specs, 3, BALANCED).fragments] == [1, 1, 1]
+
+
 def test_layers_are_strided_and_the_rest_joins_fragment_zero() -> None:
     layout = make_layout(gpt(7), 3, LAYER)
     assert [layers_of(fragment) for fragment in layout.fragments] == [[0, 3, 6], [1, 4], [2, 5]]

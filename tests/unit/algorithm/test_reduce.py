@@ -199,16 +199,16 @@ def test_norm_is_the_norm() -> None:
 
 
 def test_norm_adds_in_the_documented_order() -> None:
-    x = vectors(1, 2 * reduce._TREE + 5)[0]
-    total = 0.0
-    for start in range(0, x.numel(), reduce._TREE):
-        squares = [value * value for value in x[start : start + reduce._TREE].tolist()]
-        squares += [0.0] * (reduce._TREE - len(squares))
-        while len(squares) > 1:
-            half = len(squares) // 2
-            squares = [first + second for first, second in zip(squares[:half], squares[half:], strict=True)]
-        total += squares[0]
-    assert tree_norm_squared(x) == total
+    for x in vectors(6, 2 * reduce._TREE + 5):
+        total = 0.0
+        for start in range(0, x.numel(), reduce._TREE):
+            squares = [value * value for value in x[start : start + reduce._TREE].tolist()]
+            squares += [0.0] * (reduce._TREE - len(squares))
+            while len(squares) > 1:
+                half = len(squares) // 2
+                squares = [first + second for first, second in zip(squares[:half], squares[half:], strict=True)]
+            total += squares[0]
+        assert tree_norm_squared(x) == total
 
 
 def test_norm_does_not_depend_on_threads(threads: None) -> None:

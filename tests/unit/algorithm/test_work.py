@@ -162,6 +162,32 @@ def test_what_a_gone_learner_had_not_settled_is_leased_first() -> None:
     assert pool.returned == 8
 
 
+def test_newest_returned_work_is_leased_first() -> None:
+    pool = new_pool(config())
+    for index in range(2):
+        pool, _, _ = take(pool, index, ahead=10)
+    for index in range(2):
+        pool, _ = pool.revoke(index, 0, 5 * SEQUENCE)
+    assert take(pool, 2, ahead=10)[1] == [(0, place) for place in (*range(15, 20), *range(5, 10))]
+
+
+def test_fixed_pool_takes_back_the_whole_unit_a_frontier_is_in() -> None:
+    pool = new_pool(config(synchronous=True))
+    pool, got, _ = take(pool, 0, ahead=15)
+    for frontier in (5, 7, 9):
+        assert positions(pool.revoke(0, 0, frontier * SEQUENCE)[1]) == got[5:]
+        assert positions(pool.settled(0, 0, frontier * SEQUENCE).revoke(0, 0, 11 * SEQUENCE)[1]) == got[10:]
+
+
+def test_fixed_units_are_given_back_in_front_of_those_given_back_before() -> None:
+    pool = new_pool(config(synchronous=True))
+    pool, got, _ = take(pool, 0, ahead=20)
+    pool, _ = pool.revoke(0, 0, 5 * SEQUENCE)
+    pool, _, _ = take(pool, 0, incarnation=1, ahead=10)
+    pool, _ = pool.revoke(0, 1, 0)
+    assert take(pool, 0, incarnation=2, ahead=20)[1][:15] == got[5:]
+
+
 def test_frontier_beyond_pruned_work_gives_back_the_same() -> None:
     pool = new_pool(config())
     pool, first, _ = take(pool, 0, ahead=20)
@@ -284,6 +310,16 @@ def test_refill_of_a_fixed_pool_adds_steps_of_all() -> None:
         [(0, place) for place in range(25, 30)],
     ]
     assert pool.budget_sequences == 30
+
+
+def test_refill_of_a_fixed_pool_gives_nothing_to_an_index_that_is_shared() -> None:
+    pool = new_pool(config(budget_sequences=20, synchronous=True)).share(1, live=[0])
+    pool, got, _ = take(pool, 0)
+    assert len(got) == 20
+    pool = pool.refill(5 * SEQUENCE)
+    assert (pool.available, pool.budget_sequences) == (5, 25)
+    assert take(pool, 0)[1] == [(0, place) for place in range(20, 25)]
+    assert take(pool, 1)[1:] == ([], True)
 
 
 def test_fixed_pool_takes_only_steps_the_data_have() -> None:
