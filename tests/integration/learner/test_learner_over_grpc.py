@@ -18,9 +18,9 @@ from diloco_api.timeouts import Timeouts
 from diloco_trainer.learner.account import Account
 from diloco_trainer.learner.core import LearnerCore
 from diloco_trainer.learner.exchange import Exchange
+from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.loop import Link, TrainingLoop
 from diloco_trainer.learner.messages import Depart, Ended, Restored, Staged, TurnSeen
-from diloco_trainer.learner.session import Self
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.errors import Fenced, LayoutMismatch, Reason, Refused

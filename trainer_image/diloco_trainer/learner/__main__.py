@@ -18,16 +18,18 @@ from diloco_trainer.algorithm.codec import CodecUnavailable, make_codec
 from diloco_trainer.learner.account import Account
 from diloco_trainer.learner.core import LearnerCore
 from diloco_trainer.learner.exchange import Exchange
+from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.loop import Link, TrainingLoop
-from diloco_trainer.learner.messages import Ended
+from diloco_trainer.learner.messages import Depart, Ended
 from diloco_trainer.learner.metrics import serve_metrics
-from diloco_trainer.learner.session import Self
 from diloco_trainer.learner.settings import Settings, read_settings
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.errors import DataError
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import PortInUse
+
+_FAILED_GOODBYE_SECONDS = 3.0
 
 
 def main() -> int:
@@ -84,10 +86,12 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
     exchange.start()
-    ended = loop.run()
-    tape.flush()
-    exchange.join(timeout_seconds=1.0)
-    return ended
+    try:
+        return loop.run()
+    finally:
+        exchange.post(Depart("Failed", within_seconds=_FAILED_GOODBYE_SECONDS))  # no effect where it has left already
+        exchange.join(timeout_seconds=2 * _FAILED_GOODBYE_SECONDS)
+        tape.flush()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from diloco_api.run_config import RunConfig
 from diloco_trainer.algorithm.fragments import FragmentLayout
 from diloco_trainer.learner.account import Account
 from diloco_trainer.learner.downlink import Downlink
+from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.messages import Ended, ToExchange, ToTraining
 from diloco_trainer.learner.patience import JoinAgain, Orphaned, Patience
-from diloco_trainer.learner.session import Self, Session
+from diloco_trainer.learner.session import Session
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.learner.transfers import Transfers
 from diloco_trainer.learner.uplink import Uplink

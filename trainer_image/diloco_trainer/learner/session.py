@@ -8,11 +8,10 @@ and nothing is decided about rounds.
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from diloco_api.run_config import RunConfig
-from diloco_api.tokens import Identity
 from diloco_trainer.learner.account import Account
+from diloco_trainer.learner.heartbeat import Self, heartbeat
 from diloco_trainer.learner.leases import Leases
 from diloco_trainer.learner.messages import (
     AdoptionDone,
@@ -38,16 +37,6 @@ from diloco_trainer.wire.service import Synchronizer
 
 class Departed(Exception):
     """The Learner has left; the session is over."""
-
-
-@dataclass(frozen=True)
-class Self:
-    """Who this Learner is."""
-
-    identity: Identity
-    site: str
-    layout_digest: str
-    metrics_port: int
 
 
 class Session:
@@ -195,27 +184,8 @@ class Session:
         self._on_phase(reply.phase)
 
     def _heartbeat(self) -> pb.HeartbeatRequest:
-        report = self._account.report(forget_losses=True)
         self._said_drained = self._is_drained()
-        return pb.HeartbeatRequest(
-            index=self._me.identity.index,
-            incarnation=self._me.identity.incarnation,
-            state=report.state.value,
-            step=report.step,
-            job_step=report.job_step,
-            token_clock=report.token_clock,
-            step_seconds=report.step_seconds or 0.0,
-            loss=report.loss,
-            learning_rate=report.learning_rate,
-            warmup_left=report.warmup_left,
-            staleness=report.staleness,
-            drained=self._said_drained,
-            state_seconds={state.value: seconds for state, seconds in report.state_seconds.items()},
-            bytes_up=report.bytes_up,
-            bytes_down=report.bytes_down,
-            digest_mismatches=report.digest_mismatches,
-            metrics_port=self._me.metrics_port,
-        )
+        return heartbeat(self._me, self._account.report(forget_losses=True), drained=self._said_drained)
 
     def _is_drained(self) -> bool:
         """Nothing left to train on, nothing under way: only the closing rounds are waited for."""
