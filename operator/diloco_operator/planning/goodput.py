@@ -29,7 +29,7 @@ def wanted_time(before: GoodputStatus, replicas: int, now: float, running: bool)
     window, wanted = float(before.window_seconds or 0), float(before.wanted_seconds or 0)
     if before.accounted_time is None or not running:
         return window, wanted
-    passed = max(0.0, now - to_seconds(before.accounted_time))
+    passed = max(0.0, int(now) - to_seconds(before.accounted_time))  # whole seconds, as that time is written
     return window + passed, wanted + passed * replicas
 
 

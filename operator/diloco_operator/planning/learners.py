@@ -104,12 +104,11 @@ def resumed_row(row: LearnerStatus) -> LearnerStatus:
 
 def revived(status: JobStatus) -> JobStatus:
     """A failed job the user starts again: its end is taken back, restart budgets are new, incarnations live on."""
-    ends = {ConditionType.FAILED.value}
     rows = []
     for row in status.learner_statuses:
         update = {"restarts_counted": 0, "failures": 0, "not_before": None, "state": LearnerPhase.STOPPED.value}
         rows.append(row if row.state == LearnerPhase.SUCCEEDED else row.model_copy(update=update))
-    kept = [condition for condition in status.conditions if condition.type not in ends]
+    kept = [condition for condition in status.conditions if condition.type != ConditionType.FAILED]
     return status.model_copy(update={"conditions": kept, "learner_statuses": rows, "completion_time": None})
 
 

@@ -72,6 +72,7 @@ class ProcessSite:
         self._watches: weakref.WeakSet[_Watch] = weakref.WeakSet()
         self._said: set[str] = set()
         self._version = 0
+        self._closing = False
         self._around = Surroundings(
             volumes=Volumes(folder),
             table=ProcessTable(folder / "processes.json"),
@@ -113,6 +114,7 @@ class ProcessSite:
 
     async def close(self, grace_seconds: float = 5.0) -> None:
         """End every process, first politely, and remove the secrets."""
+        self._closing = True
         deadline = time.monotonic() + grace_seconds
         for run in list(self._runs.values()):
             run.delete(max(0.0, deadline - time.monotonic()))
@@ -244,7 +246,7 @@ class ProcessSite:
         for pod in outdated:
             if not self._runs[pod].deleting:
                 self._delete_pod(pod)
-        if not pods and deployment["spec"].get("replicas", 1) > 0:
+        if not pods and not self._closing and deployment["spec"].get("replicas", 1) > 0:
             self._version += 1
             wanted["metadata"]["name"] = f"{deployment['metadata']['name']}-{self._version}"
             self._start_pod(wanted)

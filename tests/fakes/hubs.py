@@ -1,0 +1,40 @@
+"""A hub in memory."""
+
+from diloco_api.status import JobStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.hub import HubConflict, HubError
+
+KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+
+class FakeHub:
+    """One job. `refuse` lets the next writes fail; `writes` and `events` are what happened."""
+
+    def __init__(self, job: DiLoCoJob) -> None:
+        self.job: DiLoCoJob | None = job.model_copy(
+            update={"metadata": job.metadata.model_copy(update={"resource_version": "1", "generation": 1})}
+        )
+        self.writes: list[JobStatus] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.refuse = 0
+
+    async def read_job(self) -> DiLoCoJob | None:
+        return self.job
+
+    async def read_key(self) -> bytes:
+        return KEY
+
+    async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
+        if self.refuse:
+            self.refuse -= 1
+            raise HubError("made to fail")
+        if self.job is None or self.job.metadata.resource_version != job.metadata.resource_version:
+            raise HubConflict("has changed since it was read")
+        version = str(int(self.job.metadata.resource_version) + 1)
+        metadata = self.job.metadata.model_copy(update={"resource_version": version})
+        self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
+        self.writes.append(status)
+        return self.job
+
+    async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
+        self.events.append((kind, reason, message))
