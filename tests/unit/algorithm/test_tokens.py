@@ -160,12 +160,13 @@ def test_stretch_before_a_new_admission_is_discarded_not_overlap() -> None:
 
 def test_giving_up_again_after_a_new_admission_repeats_nothing_more() -> None:
     ledger = ledger_of(100, 100)
-    ledger.merged(0, 0, 0, 50, 50)
+    ledger.merged(0, 0, 0, 40, 40)
+    ledger.heard(0, 0, 50)
     ledger.gone(0, 0, "Unheard")
     ledger.admitted(0, 0)
     ledger.heard(0, 0, 70)
     assert ledger.gone(0, 0, "Unheard") == 50
-    assert ledger.totals() == TokenTotals(trained=70, merged=25, discarded={"Unheard": 45}, repeated=25)
+    assert ledger.totals() == TokenTotals(trained=70, merged=20, discarded={"Unheard": 50}, repeated=20)
 
 
 def test_admitting_again_while_it_lives_changes_nothing() -> None:
