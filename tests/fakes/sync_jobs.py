@@ -21,6 +21,7 @@ from diloco_api.tokens import make_token
 from diloco_api.train import BatchSpec, DataSpec, TrainSpec
 from diloco_trainer.algorithm.fragments import FragmentLayout, make_layout
 from diloco_trainer.synchronizer.assembly import Synchronizer, inline
+from diloco_trainer.synchronizer.housekeeping import Limits
 from diloco_trainer.wire.memory import MemorySynchronizer
 from fakes.clock import ManualClock
 from fakes.scripted_learner import ScriptedLearner
@@ -98,12 +99,14 @@ def toy_layout(run: RunConfig) -> FragmentLayout:
 class Bench:
     """A real engine without threads, and Learners that speak to it through the in-memory exchange."""
 
-    def __init__(self, run: RunConfig, folder: Path, clock: ManualClock | None = None) -> None:
+    def __init__(
+        self, run: RunConfig, folder: Path, clock: ManualClock | None = None, limits: Limits | None = None
+    ) -> None:
         self.run = run
         self.folder = folder
         self.clock = clock or ManualClock()
         self.layout = toy_layout(run)
-        self.synchronizer: Synchronizer = inline(run, ToyTask(), folder, self.clock)
+        self.synchronizer: Synchronizer = inline(run, ToyTask(), folder, self.clock, limits)
         self.engine = self.synchronizer.engine
         self.engine.start()
 

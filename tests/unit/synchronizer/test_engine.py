@@ -1,10 +1,15 @@
 """The engine under scripted time: what is told to whom, when, and what survives a crash."""
 
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from diloco_trainer.algorithm.fragments import gather
+from diloco_trainer.synchronizer.housekeeping import Limits
+from diloco_trainer.synchronizer.log import segment_numbers
 from diloco_trainer.wire.errors import Fenced, Reason, Refused, WireError
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from fakes.scripted_learner import ScriptedLearner
@@ -18,7 +23,7 @@ async def started(bench: Bench, count: int) -> list[ScriptedLearner]:
         await learner.join()
     for learner in learners:
         await learner.pull_everything()
-        await learner.lease(want=40)
+        await learner.lease(want=400)
     return learners
 
 
@@ -52,13 +57,14 @@ async def test_a_synchronous_round_merges_when_everyone_has_contributed(tmp_path
 async def test_the_merge_is_what_the_outer_optimiser_says(tmp_path: Path) -> None:
     bench = Bench(run_config(synchronous({"num_fragments": 1})), tmp_path / "state")
     learners = await started(bench, 2)
-    parameter = torch.nn.Parameter(learners[0].parts[0].anchor.clone())
-    outer = torch.optim.SGD([parameter], lr=0.6, momentum=0.9, nesterov=True)
+    theta = learners[0].parts[0].anchor.clone()
+    momentum = torch.zeros_like(theta)
     for sequence in (1, 2, 3):
         await synchronous_round(learners, 0)
-        parameter.grad = (learners[0].delta(0, sequence) + learners[1].delta(0, sequence)) / 2
-        outer.step()
-    torch.testing.assert_close(learners[0].parts[0].anchor, parameter.detach(), rtol=0, atol=1e-6)
+        delta = (learners[0].delta(0, sequence) + learners[1].delta(0, sequence)) / 2
+        momentum = 0.9 * momentum + delta
+        theta = theta - 0.6 * (delta + 0.9 * momentum)
+    torch.testing.assert_close(learners[0].parts[0].anchor, theta, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("policy", [synchronous(), synchronous({"encode_up": "int4", "encode_down": "int8"})])
@@ -252,3 +258,146 @@ async def test_a_behind_learner_gets_deltas_while_they_are_retained_and_the_anch
     items = [item async for item in bench.wire(0).pull(pull)]
     assert [(item.version, item.raw) for item in items] == [(3, True)]
     assert torch.equal(torch.frombuffer(bytearray(items[0].payload), dtype=torch.float32), learners[0].parts[0].anchor)
+
+
+async def test_a_finished_job_is_told_at_once_and_shown_when_its_parameters_are_on_disk(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous(), budget_tokens=2 * 16 * 4), tmp_path / "state")
+    learners = await started(bench, 2)
+    for fragment in (0, 1):
+        await synchronous_round(learners, fragment)
+    for learner in learners:
+        assert (await learner.lease()).exhausted
+    for learner in learners:
+        reply = await learner.heartbeat(drained=True)
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.phase, reply.phase) == ("Closing", pb.CLOSING)
+    for fragment in (0, 1):
+        for learner in learners:
+            version = learner.parts[fragment].version
+            if learner.step > learner.parts[fragment].adopted_step:
+                await learner.contribute(fragment, version + 1)
+            else:
+                nothing = learner.header(fragment, version + 1, learner.parts[fragment].sequence + 1, b"")
+                nothing.nothing, nothing.c_steps, nothing.c_tokens = True, 0, 0
+                await learner.wire.contribute(nothing, b"")
+    for learner in learners:
+        assert (await learner.heartbeat(drained=True)).phase == pb.COMPLETE
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.phase, progress.reason) == ("Complete", "TokenBudgetReached")
+    assert progress.loss_final is not None
+    named = load_file(bench.folder / "outer.safetensors")
+    fragment = bench.layout.fragments[0]
+    assert torch.equal(gather(fragment, named), bench.engine.fragments[0].published)
+    assert progress.tokens.discarded == {}
+    assert progress.tokens.trained == progress.tokens.merged + progress.tokens.overlap == 2 * 16 * 4
+    bench = bench.crashed()
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.phase, progress.reason) == ("Complete", "TokenBudgetReached")
+    with pytest.raises(Refused) as caught:
+        await bench.learner(0, 2).join()
+    assert caught.value.reason == Reason.JOB_ENDED
+
+
+async def test_a_drained_job_stops_and_the_next_start_resumes_it(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    learners = await started(bench, 2)
+    await synchronous_round(learners, 0)
+    await bench.synchronizer.backend.drain()
+    for learner in learners:
+        assert (await learner.heartbeat(drained=False)).phase == pb.DRAINING
+    for learner in learners:
+        await learner.heartbeat(drained=True)
+    for learner in learners:
+        nothing = learner.header(0, learner.parts[0].version + 1, 2, b"")
+        nothing.nothing, nothing.c_steps, nothing.c_tokens = True, 0, 0
+        await learner.wire.contribute(nothing, b"")
+        await learner.contribute(1, 1)
+    assert (await learners[0].heartbeat(drained=True)).phase == pb.STOPPED
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.phase, progress.reason, progress.outer_steps) == ("Stopped", None, 2)
+    bench = bench.crashed()
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.phase, progress.outer_steps) == ("Running", 2)
+    for learner in learners:
+        learner.wire = bench.wire(learner.index)
+        await learner.adopt(await learner.resend(1))
+    await synchronous_round(learners, 0)
+
+
+async def test_uptime_ends_when_the_last_merge_is_older_than_the_deadline(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    learners = await started(bench, 2)
+    await synchronous_round(learners, 0)
+    for _ in range(20):
+        bench.advance(5)
+        for learner in learners:
+            await learner.heartbeat()
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.total_served_seconds, progress.uptime_seconds) == (100, 60)
+    assert progress.last_merge_age_seconds == 100
+    bench = bench.crashed()
+    progress = await bench.synchronizer.backend.progress()
+    assert (progress.total_served_seconds, progress.uptime_seconds) == (100, 60)
+
+
+async def test_a_snapshot_replaces_the_log_and_loses_nothing(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state", limits=Limits(least_log_bytes=1))
+    learners = await started(bench, 2)
+    segments = []
+    for _ in range(6):
+        await synchronous_round(learners, 0)
+        await synchronous_round(learners, 1)
+        bench.advance(1)
+        segments.append(segment_numbers(bench.folder))
+    assert segments[-1][0] > 1
+    assert len(segments[-1]) == 1
+    before = await bench.synchronizer.backend.progress()
+    states = bench.engine.fragments
+    bench = bench.crashed()
+    assert (await bench.synchronizer.backend.progress()).digests == before.digests
+    for one, other in zip(states, bench.engine.fragments, strict=True):
+        assert torch.equal(one.momentum, other.momentum)
+        assert one.norms == other.norms
+    for learner in learners:
+        learner.wire = bench.wire(learner.index)
+    await synchronous_round(learners, 0)
+
+
+async def test_notices_tell_the_phase_turns_and_settlements(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled({"grace": {"kind": "Fixed", "seconds": 0}})), tmp_path / "state")
+    first, second = await started(bench, 2)
+    async with aclosing(first.wire.turns()) as notices:
+        assert (await anext(notices)).phase == pb.RUNNING
+        for learner in (first, second):
+            learner.train(2)
+            await learner.heartbeat(step_seconds=1.0)
+        bench.advance(1.5)
+        turn = (await anext(notices)).turn
+        assert (turn.number, turn.closing) == (1, False)
+        await first.contribute(turn.fragment, turn.number)
+        settlement = (await anext(notices)).settlement
+        assert (settlement.outcome, settlement.version, settlement.fragment) == (pb.MERGED, 1, turn.fragment)
+    await first.adopt(settlement)
+
+
+async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path: Path) -> None:
+    policy = decoupled({"grace": {"kind": "Fixed", "seconds": 0}, "num_fragments": 1, "guard": None})
+    bench = Bench(run_config(policy), tmp_path / "state")
+    first, second = await started(bench, 2)
+    for learner in (first, second):
+        learner.train(2)
+        await learner.heartbeat(step_seconds=1.0)
+    bench.advance(2.5)
+    await first.contribute(0, 1)
+    await first.adopt(await first.resend(0))
+    assert (await second.contribute(0, 1)).outcome == pb.HELD
+    assert (await second.resend(0)).outcome == pb.HELD
+    bench.advance(2.5)
+    first.train(2)
+    await first.contribute(0, 2)
+    settled = await second.resend(0)
+    assert (settled.outcome, settled.version) == (pb.MERGED, 2)
+    await second.adopt(settled)
+    await first.adopt(await first.resend(0))
+    assert torch.equal(first.parts[0].anchor, second.parts[0].anchor)
+    assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)

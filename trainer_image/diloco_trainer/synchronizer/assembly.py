@@ -16,6 +16,7 @@ from diloco_trainer.synchronizer.clock import Clock
 from diloco_trainer.synchronizer.commit import Committer, InlineCommitter, ThreadCommitter
 from diloco_trainer.synchronizer.control import Control, new_control
 from diloco_trainer.synchronizer.engine import Engine, Machinery
+from diloco_trainer.synchronizer.housekeeping import Limits
 from diloco_trainer.synchronizer.merge_exec import MergeContext
 from diloco_trainer.synchronizer.records import JobRecord
 from diloco_trainer.synchronizer.recovery import Opened, open_state
@@ -43,7 +44,9 @@ def policy_digest(run: RunConfig) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def threaded(run: RunConfig, task: Task, folder: Path, clock: Clock, on_crash: Crash) -> Synchronizer:
+def threaded(
+    run: RunConfig, task: Task, folder: Path, clock: Clock, on_crash: Crash, limits: Limits | None = None
+) -> Synchronizer:
     """The Synchronizer of the process. Raises StateError, DataError, CodecUnavailable."""
     opened, context = open_job(run, task, folder, clock)
     runner = ThreadRunner(on_crash)
@@ -58,11 +61,11 @@ def threaded(run: RunConfig, task: Task, folder: Path, clock: Clock, on_crash: C
         task_worker=ThreadWorker("task", runner.post),
         make_committer=committer,
     )
-    engine = Engine(run, context, task, folder, opened, clock, machinery, on_crash)
+    engine = Engine(run, context, task, folder, opened, clock, machinery, on_crash, limits or Limits())
     return Synchronizer(engine, EngineBackend(engine, context))
 
 
-def inline(run: RunConfig, task: Task, folder: Path, clock: Clock) -> Synchronizer:
+def inline(run: RunConfig, task: Task, folder: Path, clock: Clock, limits: Limits | None = None) -> Synchronizer:
     """The same on the caller's thread, for scripted time: every call is over, and durable, when it returns."""
     opened, context = open_job(run, task, folder, clock)
     runner = InlineRunner()
@@ -72,7 +75,7 @@ def inline(run: RunConfig, task: Task, folder: Path, clock: Clock) -> Synchroniz
 
     worker = InlineWorker(runner.post)
     machinery = Machinery(runner, worker, worker, worker, committer)
-    engine = Engine(run, context, task, folder, opened, clock, machinery, _raise)
+    engine = Engine(run, context, task, folder, opened, clock, machinery, _raise, limits or Limits())
     return Synchronizer(engine, EngineBackend(engine, context))
 
 

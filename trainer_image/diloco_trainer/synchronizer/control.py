@@ -22,6 +22,7 @@ from diloco_trainer.synchronizer.records import (
     LeaseRecord,
     LossRecord,
     MergeRecord,
+    NothingRecord,
     OpenRecord,
     Record,
     RefuseRecord,
@@ -130,6 +131,8 @@ class Control:
                 self._merge(record)
             case RefuseRecord():
                 self._refuse(record)
+            case NothingRecord():
+                self._nothing(record)
             case GoneRecord():
                 self._gone(record)
             case FinishRecord():
@@ -192,6 +195,11 @@ class Control:
         self.enrolled[who].settled[record.fragment] = Settled(
             record.sequence, "refused", record.newest_version, record.reason
         )
+
+    def _nothing(self, record: NothingRecord) -> None:
+        who = (record.index, record.incarnation)
+        self.ledger.merged(*who, record.fragment, record.token_clock, 0)
+        self.pool = self.pool.settled(*who, self.ledger.frontier(*who))
 
     def _gone(self, record: GoneRecord) -> None:
         who = (record.index, record.incarnation)

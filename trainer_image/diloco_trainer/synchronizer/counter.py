@@ -21,6 +21,7 @@ from diloco_trainer.synchronizer.effects import Effects, settlement_of
 from diloco_trainer.synchronizer.inbox import Contradiction
 from diloco_trainer.synchronizer.merge_exec import Body, MergeContext
 from diloco_trainer.synchronizer.merging import Merger
+from diloco_trainer.synchronizer.records import NothingRecord
 from diloco_trainer.synchronizer.reply import Reply
 from diloco_trainer.synchronizer.state import Retained, Version
 from diloco_trainer.wire.errors import Fenced, Reason, Refused, SynchronizerUnavailable, WireError
@@ -180,6 +181,9 @@ class Counter:
         except Fenced:
             core.counters.fenced_updates += 1
             raise
+        limit = core.control.pool.clock_limit_tokens(*who)
+        if header.token_clock > limit:
+            raise Refused(Reason.BEYOND_LEASE, f"token clock {header.token_clock} is beyond the {limit} tokens leased")
         if header.nothing:
             return
         version = core.fragments[header.fragment].version
@@ -188,9 +192,6 @@ class Counter:
                 Reason.UNKNOWN_VERSION,
                 f"fragment {header.fragment} has version {version}, the base is {header.base_version}",
             )
-        limit = core.control.pool.clock_limit_tokens(*who)
-        if header.token_clock > limit:
-            raise Refused(Reason.BEYOND_LEASE, f"token clock {header.token_clock} is beyond the {limit} tokens leased")
         covered = core.control.ledger.fragment_tokens(*who)[header.fragment].covered
         if header.c_tokens < 1 or header.token_clock - header.c_tokens < covered:
             raise Refused(
@@ -200,7 +201,12 @@ class Counter:
             )
 
     def _nothing(self, header: pb.ContributionHeader) -> pb.Settlement:
-        self._core.feed(AnsweredNothing(header.index, header.incarnation, header.fragment, header.turn))
+        """No step since the adoption: what was trained before it and came into no body was overlap."""
+        core, who = self._core, (header.index, header.incarnation)
+        is_open = any(body.key.fragment == header.fragment for body in core.inbox.of(*who))
+        if header.token_clock > core.control.ledger.fragment_tokens(*who)[header.fragment].covered and not is_open:
+            core.journal.record(NothingRecord(*who, header.fragment, header.token_clock))
+        core.feed(AnsweredNothing(header.index, header.incarnation, header.fragment, header.turn))
         return pb.Settlement(fragment=header.fragment, sequence=header.sequence, outcome=pb.RECEIVED)
 
     def _body(self, header: pb.ContributionHeader, inspected: Inspected) -> pb.Settlement:

@@ -26,7 +26,14 @@ from diloco_trainer.algorithm.events import (
 from diloco_trainer.synchronizer.core import Core
 from diloco_trainer.synchronizer.merge_exec import Body
 from diloco_trainer.synchronizer.merging import Merger
-from diloco_trainer.synchronizer.records import AdmitRecord, FinishRecord, GoneRecord, RefuseRecord, StartRecord
+from diloco_trainer.synchronizer.records import (
+    AdmitRecord,
+    FinishRecord,
+    GoneRecord,
+    RefuseRecord,
+    StartRecord,
+    TotalsRecord,
+)
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -113,6 +120,7 @@ class Effects:
     def _gone(self, effect: MarkGone) -> None:
         core, who = self._core, (effect.index, effect.incarnation)
         clock = core.control.ledger.clock(*who)
+        core.journal.record(TotalsRecord(core.job_totals(), core.roster.take_unsaved()))
         core.journal.record(GoneRecord(*who, reason=effect.reason, token_clock=clock, wall=core.clock.wall()))
         core.roster.remove(who)
         core.journal.when_durable(lambda: core.notices.end(who))

@@ -21,7 +21,7 @@ from diloco_trainer.synchronizer.counter import Counter
 from diloco_trainer.synchronizer.desk import Desk
 from diloco_trainer.synchronizer.effects import Effects
 from diloco_trainer.synchronizer.finale import Finale
-from diloco_trainer.synchronizer.housekeeping import Snapshots
+from diloco_trainer.synchronizer.housekeeping import Limits, Snapshots
 from diloco_trainer.synchronizer.measures import Measures
 from diloco_trainer.synchronizer.merge_exec import MergeContext
 from diloco_trainer.synchronizer.merging import Merger
@@ -65,6 +65,7 @@ class Engine:
         clock: Clock,
         machinery: Machinery,
         on_crash: Callable[[BaseException], None],
+        limits: Limits,
     ) -> None:
         """`on_crash` hears of an error that nobody can go on from; it may be called on any thread."""
         self._machinery = machinery
@@ -74,7 +75,7 @@ class Engine:
         core = Core(run, context, opened.journal, opened.fragments, clock, self.measures)
         self._core = core
         self._merger = Merger(core, machinery.merge_worker, on_crash, opened.replayed_seconds)
-        self._snapshots = Snapshots(folder, opened.log, core, self._merger, machinery.snapshot_worker, on_crash)
+        self._snapshots = Snapshots(folder, opened.log, core, self._merger, machinery.snapshot_worker, limits, on_crash)
         self._finale = Finale(folder, core, task, machinery.task_worker, on_crash)
         effects = Effects(core, self._merger, lambda: self._finale.end(self._snapshots.begin))
         core.bind(effects.execute)

@@ -6,6 +6,7 @@ Fragments are lent to the writing thread one after another; a merge of the fragm
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from diloco_trainer.synchronizer.core import Core
@@ -15,9 +16,16 @@ from diloco_trainer.synchronizer.runner import Worker
 from diloco_trainer.synchronizer.snapshot import SnapshotWriter
 
 logger = logging.getLogger(__name__)
-REPLAY_SECONDS = 2.0
-LEAST_LOG_BYTES = 4 << 20
-"""A log smaller than this is no reason for a snapshot, however small the state is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a snapshot is due; merges wait at twice these."""
+
+    replay_seconds: float = 2.0
+    """Estimated time of replaying the log."""
+    least_log_bytes: int = 4 << 20
+    """A log smaller than this is no reason for a snapshot, however small the state is."""
 
 
 class Snapshots:
@@ -30,8 +38,10 @@ class Snapshots:
         core: Core,
         merger: Merger,
         worker: Worker,
+        limits: Limits,
         on_crash: Callable[[BaseException], None],
     ) -> None:
+        self._limits = limits
         self._folder = folder
         self._log = log
         self._core = core
@@ -110,7 +120,7 @@ class Snapshots:
 
     def _overgrown(self) -> float:
         """1.0 where a snapshot is due."""
-        state_bytes = max(LEAST_LOG_BYTES, sum(state.num_bytes for state in self._core.fragments))
+        state_bytes = max(self._limits.least_log_bytes, sum(state.num_bytes for state in self._core.fragments))
         log_bytes = self._log.total_bytes - self._base_bytes
         replay_seconds = self._merger.merge_seconds - self._base_seconds
-        return max(log_bytes / state_bytes, replay_seconds / REPLAY_SECONDS)
+        return max(log_bytes / state_bytes, replay_seconds / self._limits.replay_seconds)

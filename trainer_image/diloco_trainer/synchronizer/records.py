@@ -138,6 +138,17 @@ class RefuseRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class NothingRecord:
+    """An answer without a body: all the incarnation trained of the fragment up to this token clock is accounted for."""
+
+    index: int
+    incarnation: int
+    fragment: int
+    token_clock: int
+    kind: Literal["nothing"] = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
 class GoneRecord:
     """An incarnation is given up; what it had leased beyond its frontier is leased again."""
 
@@ -222,6 +233,7 @@ Record = (
     | ShareRecord
     | MergeRecord
     | RefuseRecord
+    | NothingRecord
     | GoneRecord
     | FinishRecord
     | LossRecord
