@@ -67,7 +67,7 @@ async def _run(run: Run, job: DiLoCoJob, resolved: Resolved, options: RunOptions
     if outcome.phase is JobPhase.FAILED:
         print(f"error: {name}: {outcome.message or outcome.reason}", file=sys.stderr)
     elif outcome.phase is JobPhase.STOPPED:
-        console.print(f"stopped; to resume: {shlex.join(options.command)}", markup=False)
+        console.print(f"stopped; to resume: {shlex.join(options.command)}", markup=False, soft_wrap=True)
     return _EXITS[outcome.phase]
 
 
@@ -75,9 +75,8 @@ def _leave(run: Run, outcome: LocalOutcome, session: Session, name: str, options
     """Report, summary, and where everything is."""
     progress = outcome.snapshot.progress
     assert progress is not None, "the run began"
-    report = make_report(
-        outcome.snapshot.status, progress, session.drills.states, session.elapsed_seconds, outcome.reason
-    )
+    reason = session.stop_reason or outcome.reason
+    report = make_report(outcome.snapshot.status, progress, session.drills.states, session.elapsed_seconds, reason)
     if session.was_complete:
         console.print(f"job {name} was Complete already, nothing was run", markup=False)
     if not (session.was_complete and options.report.exists()):

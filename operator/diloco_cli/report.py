@@ -116,7 +116,8 @@ class ReportV1(_Part):
     phase: str
     """Complete, Failed or Stopped (drained; a second run with the same work folder resumes)."""
     reason: str
-    """Why, one CamelCase word: TokenBudgetReached, StepBudgetReached, RoundBudgetReached, DataExhausted, ..."""
+    """Why, one CamelCase word: TokenBudgetReached, StepBudgetReached, RoundBudgetReached, DataExhausted; Drained or
+    Interrupted (a second Ctrl-C) where it was stopped; the reason of its condition where it Failed."""
     wall_seconds: float
     """Duration of this invocation, from its first process to its end."""
     outer_steps: int

@@ -74,7 +74,7 @@ def _facts(view: View, wide: bool) -> RenderableType:
     facts = Table.grid(padding=(0, 1))
     facts.add_column(style="dim", no_wrap=True, min_width=len("goodput"))
     facts.add_column(no_wrap=True, overflow="ellipsis")
-    pace = f"{wording.count(view.tokens_per_second)} tokens/s"
+    pace = f"{wording.count(view.tokens_per_second)} tokens/s" if view.tokens_per_second else ""
     facts.add_row("outer", f"round {view.outer_rounds}, {view.outer_steps} steps   {pace}")
     sum_of_tokens = (
         f"{wording.count(tokens.trained)} trained: {wording.count(tokens.merged)} merged, "

@@ -16,7 +16,7 @@ from diloco_cli.drill_plan import DrillPlan, Seen, Signal, announcements
 from diloco_cli.drills import Drill
 from diloco_cli.run_seam import EventReader, Run
 from diloco_cli.sight import look
-from diloco_cli.view import Happening, Headline, View, make_view
+from diloco_cli.view import Happening, Headline, News, View, make_view
 from diloco_operator.local import LocalOutcome
 
 TICK_SECONDS = 0.1
@@ -38,7 +38,13 @@ class Session:
         self._step_tokens = step_tokens
         self._began = time.monotonic()
         self._events = EventReader(run.folder)
+        self._heard = False
         self._steps_before: int | None = None if resumed else 0
+
+    @property
+    def stop_reason(self) -> str:
+        """Drained or Interrupted where the run was asked to stop, else empty."""
+        return ("", "Drained", "Interrupted")[min(self.stop_requests, 2)]
 
     @property
     def elapsed_seconds(self) -> float:
@@ -85,9 +91,9 @@ class Session:
         seen = self._run.observed
         if seen is None:
             return None
-        return make_view(
-            self._headline, self._step_tokens, seen.status, seen.progress, self.elapsed_seconds, seen.fresh
-        )
+        self._heard = self._heard or seen.fresh
+        news = News(seen.fresh, self._heard)
+        return make_view(self._headline, self._step_tokens, seen.status, seen.progress, self.elapsed_seconds, news)
 
     def _say(self, display: Display, text: str) -> None:
         display.happened(Happening(self.elapsed_seconds, text))

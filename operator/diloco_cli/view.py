@@ -17,6 +17,8 @@ _CLOSING = {
     Phase.STOPPED: "everything is merged, the processes end",
 }
 """Said instead of what is waited for, once the end has begun."""
+_ENDED_WELL = "Completed"
+"""The kubelet's reason for a process that ended with 0; the state says it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +88,25 @@ class Happening:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """How new what is known of the Synchronizer is."""
+
+    answers: bool
+    """It answered at the last look."""
+    heard: bool
+    """It has answered in this run; else its progress is of an earlier one."""
+
+
 def make_view(
-    headline: Headline,
-    step_tokens: int,
-    status: JobStatus,
-    progress: Progress | None,
-    elapsed_seconds: float,
-    fresh: bool,
+    headline: Headline, step_tokens: int, status: JobStatus, progress: Progress | None, elapsed: float, news: News
 ) -> View:
-    """`fresh`: the progress is a moment old, the Synchronizer answers. `step_tokens`: tokens of one inner step."""
+    """`step_tokens`: tokens of one inner step; `elapsed`: seconds of this run."""
     return View(
         headline=headline,
-        elapsed_seconds=elapsed_seconds,
+        elapsed_seconds=elapsed,
         phase=status.phase,
-        waiting_for=waiting_for(status, progress, fresh),
+        waiting_for=waiting_for(status, progress if news.heard else None, news.answers),
         percent=min(100.0, progress.percent) if progress else 0.0,
         eta_seconds=progress.eta_seconds if progress else None,
         tokens_per_second=progress.tokens_per_second if progress else None,
@@ -113,23 +120,22 @@ def make_view(
     )
 
 
-def waiting_for(status: JobStatus, progress: Progress | None, fresh: bool) -> str | None:
-    """What stands between now and training, in words."""
+def waiting_for(status: JobStatus, progress: Progress | None, answers: bool) -> str | None:
+    """What stands between now and training, in words; `progress` of this run."""
     if status.phase in _ENDED:
         return None
-    if progress is not None and progress.phase in _CLOSING:
-        return _CLOSING[progress.phase]
-    if not status.learner_statuses and progress is None:
-        return "starting the Synchronizer: importing torch, building version 0"
     if progress is None:
-        return "waiting for the Synchronizer: importing torch, building version 0"
-    if not fresh:
+        verb = "waiting for" if status.learner_statuses else "starting"
+        return f"{verb} the Synchronizer: importing torch, building version 0"
+    if progress.phase in _CLOSING:
+        return _CLOSING[progress.phase]
+    if not answers:
         return "the Synchronizer does not answer; Learners train on"
-    if progress.outer_steps > 0:
-        return None
     live = sum(learner.live for learner in progress.learners)
     if live == 0:
-        return "waiting for Learners: importing torch, pulling version 0"
+        return "waiting for Learners: importing torch, pulling the parameters"
+    if progress.outer_steps > 0:
+        return None
     if progress.tokens.trained == 0:
         return f"{live} Learner{'s' if live > 1 else ''} joined, first inner steps"
     return "training; the first outer step comes when the pace is known"
@@ -185,8 +191,8 @@ def _state(heard: LearnerProgress, phase: str) -> str:
 
 
 def _note(heard: LearnerProgress, reason: str) -> str:
-    if not heard.live and not heard.gone:
+    if heard.gone:
+        return "" if reason == _ENDED_WELL else reason
+    if not heard.live:
         return f"silent for {heard.heartbeat_age_seconds:.0f} s"
-    if heard.warmup_left > 0:
-        return f"ramp, {heard.warmup_left} left"
-    return reason
+    return f"ramp, {heard.warmup_left} left" if heard.warmup_left > 0 else reason

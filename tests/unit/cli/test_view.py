@@ -10,14 +10,15 @@ from diloco_cli import plain
 from diloco_cli.report import make_report
 from diloco_cli.screen import draw
 from diloco_cli.summary import draw_summary
-from diloco_cli.view import Happening, View, make_view
+from diloco_cli.view import Happening, News, View, make_view
 from fakes.cli_sample import HEADLINE, learner, progress, status
 
+NEWS = News(answers=True, heard=True)
 REPORT_PATH = Path("runs/quickstart/report.json")
 
 
 def view(**changes: object) -> View:
-    return make_view(HEADLINE, 2048, status(), progress(**changes), elapsed_seconds=61.0, fresh=True)
+    return make_view(HEADLINE, 2048, status(), progress(**changes), 61.0, NEWS)
 
 
 def drawn(view: View, width: int) -> str:
@@ -50,24 +51,34 @@ def test_a_silent_learner_is_shown_as_unheard_without_a_pace() -> None:
     [
         (None, False, "waiting for the Synchronizer"),
         (progress(), False, "does not answer"),
+        (progress(learners=[]), True, "waiting for Learners"),
         (progress(outer_steps=0, learners=[]), True, "waiting for Learners"),
         (progress(outer_steps=0, learners=[learner(0)], tokens=TokenTotals()), True, "1 Learner joined"),
         (progress(outer_steps=0), True, "the first outer step comes"),
     ],
-    ids=["synchronizer", "away", "learners", "first steps", "pace"],
+    ids=["synchronizer", "away", "resumed", "learners", "first steps", "pace"],
 )
 def test_it_says_what_it_waits_for(seen: object, fresh: bool, words: str) -> None:
-    shown = make_view(HEADLINE, 2048, status(), seen, 1.0, fresh)  # type: ignore[arg-type]
+    shown = make_view(HEADLINE, 2048, status(), seen, 1.0, News(answers=fresh, heard=True))
     assert words in (shown.waiting_for or "")
     assert words in plain.line(shown)
 
 
 def test_an_ending_run_says_so_and_an_ended_one_waits_for_nothing() -> None:
     closing = progress(phase=Phase.CLOSING)
-    assert make_view(HEADLINE, 2048, status(), closing, 1.0, True).waiting_for == (
+    assert make_view(HEADLINE, 2048, status(), closing, 1.0, NEWS).waiting_for == (
         "closing: one last round of every fragment"
     )
-    assert make_view(HEADLINE, 2048, status("Complete"), closing, 1.0, False).waiting_for is None
+    assert (
+        make_view(HEADLINE, 2048, status("Complete"), closing, 1.0, News(answers=False, heard=True)).waiting_for is None
+    )
+
+
+def test_the_end_of_an_earlier_run_is_not_taken_for_the_end_of_this_one() -> None:
+    stopped = progress(phase=Phase.STOPPED)
+    resumed = make_view(HEADLINE, 2048, status("Starting"), stopped, 1.0, News(answers=False, heard=False))
+    assert resumed.waiting_for == "waiting for the Synchronizer: importing torch, building version 0"
+    assert resumed.percent == 42.5
 
 
 def test_a_learner_that_left_is_not_shown_as_lost() -> None:
