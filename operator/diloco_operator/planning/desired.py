@@ -36,7 +36,11 @@ def object_actions(
 def pod_actions(
     job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, rows: Mapping[int, LearnerStatus], attempt: int
 ) -> list[Action]:
-    """Old incarnations go, committed ones that have no pod are created."""
+    """Old incarnations go, new ones are created; committed ones without a pod only while the Synchronizer is heard.
+
+    It would know an incarnation that ran and vanished unseen; that one must not come to life again.
+    """
+    committed = {row.index: row.incarnation for row in job.status.learner_statuses}
     active = frozenset(index for index, row in rows.items() if row.state in ACTIVE)
     done = frozenset(index for index, row in rows.items() if row.state == LearnerPhase.SUCCEEDED)
     actions: list[Action] = []
@@ -47,7 +51,9 @@ def pod_actions(
         present = {pod.name for pod in site.pods}
         for index in sorted(active):
             row = rows[index]
-            if row.site == site.name and row.state == LearnerPhase.PENDING and row.pod_name not in present:
+            may_create = observed.progress is not None or committed.get(index) != row.incarnation
+            unseen = row.state == LearnerPhase.PENDING and row.pod_name not in present
+            if row.site == site.name and unseen and may_create:
                 pod = learner_pod(job, row, attempt, policy.image, policy.timeouts)
                 actions.append(CreatePod(site.name, pod))
     return actions
