@@ -19,22 +19,14 @@ import builders
 from diloco_api.accept import Ports, make_run_config, resolve_job
 from diloco_api.run_config import RunConfig
 from diloco_api.tokens import Identity
-from diloco_trainer.algorithm.fragments import make_layout
-from diloco_trainer.algorithm.work import PoolConfig, new_pool
 from diloco_trainer.learner.core import Adopted, Adoption, LearnerCore, Stage
 from diloco_trainer.learner.downlink import Downlink
 from diloco_trainer.learner.rate import Rate
 from diloco_trainer.learner.uplink import Contribution, Uplink
 from diloco_trainer.learner.work import Range, Work
-from diloco_trainer.synchronizer.backend import EngineBackend
-from diloco_trainer.synchronizer.commit import InlineCommitter
-from diloco_trainer.synchronizer.control import new_control
-from diloco_trainer.synchronizer.engine import Engine, Machinery
-from diloco_trainer.synchronizer.merge_exec import MergeContext
-from diloco_trainer.synchronizer.records import JobRecord
-from diloco_trainer.synchronizer.recovery import open_state
-from diloco_trainer.synchronizer.runner import InlineRunner, InlineWorker
-from diloco_trainer.synchronizer.state import FragmentState, first_state
+from diloco_trainer.synchronizer.assembly import EPOCH, inline
+from diloco_trainer.synchronizer.engine import Engine
+from diloco_trainer.synchronizer.state import FragmentState
 from diloco_trainer.task.task import Task, make_task
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.protocol import PROTOCOL_VERSION
@@ -44,7 +36,6 @@ from fakes.exchanges import GrpcExchange
 from reference import arithmetic
 from reference.diloco import Version
 
-EPOCH = 1
 T = TypeVar("T")
 
 
@@ -87,35 +78,10 @@ class Scripted:
     @classmethod
     async def start(cls, run: RunConfig, folder: Path) -> "Scripted":
         task, clock = make_task(run.train), ManualClock()
-        model = task.build_model()
-        layout = make_layout(task.tensor_specs(model), run.policy.num_fragments, run.policy.fragmentation)
-        context = MergeContext(run.policy, layout, EPOCH)
-        numels = tuple(fragment.numel for fragment in layout.fragments)
-        pool = new_pool(
-            PoolConfig(
-                num_sequences=task.num_sequences,
-                sequence_tokens=task.sequence_length,
-                budget_tokens=run.budget_tokens,
-                max_passes=run.policy.max_passes,
-                synchronous=run.policy.synchronous,
-                replicas=run.replicas,
-                batch_sequences=run.train.batch.sequences,
-            )
-        )
-        opened = open_state(
-            folder,
-            JobRecord(run.job_uid, layout.digest, "", EPOCH),
-            context,
-            lambda: new_control(numels, pool),
-            lambda: first_state(layout, task.parameters(model), EPOCH, run.policy.retained_versions),
-            clock.wall(),
-        )
-        runner = InlineRunner()
-        workers = [InlineWorker(runner.post) for _ in range(3)]
-        machinery = Machinery(runner, *workers, lambda synced, _: InlineCommitter(opened.log, synced))
-        engine = Engine(run, context, task, folder, opened, clock, machinery, _raise)
-        exchange = await GrpcExchange.start(EngineBackend(engine, context), folder)
-        scripted = cls(run, task, clock, engine, exchange, opened.fragments)
+        made = inline(run, task, folder, clock)
+        engine = made.engine
+        exchange = await GrpcExchange.start(made.backend, folder)
+        scripted = cls(run, task, clock, engine, exchange, engine.fragments)
         scripted.remember()
         engine.start()
         return scripted
@@ -139,10 +105,6 @@ class Scripted:
     async def close(self) -> None:
         await self.exchange.close()
         self.engine.close()
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 @dataclass

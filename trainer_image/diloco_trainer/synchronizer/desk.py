@@ -52,6 +52,7 @@ class Desk:
             reply.fail(error)
             return
         self._hear(request)
+        self._ask_again(who)
         rounds = core.rounds
         available = rounds.stage in (Stage.WAITING, Stage.RUNNING) and not rounds.draining
         reply.ok(
@@ -113,6 +114,19 @@ class Desk:
     def fenced(self, who: Who) -> Fenced:
         newest = self._core.control.newest[who[0]]
         return Fenced(f"learner {who[0]} incarnation {who[1]} is fenced: incarnation {newest} was admitted")
+
+    def _ask_again(self, who: Who) -> None:
+        """Repeat turns this Learner has left unanswered for a while.
+
+        It takes an open contribution for its answer. When that turns out to have been settled in an earlier round (the
+        notice was lost with a broken stream), nobody else would remind it of the turn.
+        """
+        core = self._core
+        patience = core.run.timeouts.heartbeat_seconds
+        for turn in open_turns(core.rounds):
+            current = core.rounds.rounds[turn.fragment]
+            if who not in current.answered and core.now() - current.opened_at >= patience:
+                core.notices.tell(who, turn_notice(turn))
 
     def _cannot_join(self, request: pb.JoinRequest) -> WireError | None:
         core = self._core
