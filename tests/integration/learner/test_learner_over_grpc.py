@@ -252,6 +252,7 @@ async def test_a_wrong_digest_is_pulled_raw_and_counted(make: Maker) -> None:
     it.backend.wrong_digests = 1
     await drained(it)
     assert it.account.report().digest_mismatches == 1
+    assert sum(pull.raw for pull in it.backend.pulls) == 2 + 1, "both fragments at the start, one of them again"
     assert [clock.base_version for clock in it.core.clocks] == [4, 4]
 
 
