@@ -1,0 +1,255 @@
+"""The loop around the plan: what is written when, what a failure of one part does to the others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from builders import job
+from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
+from diloco_api.tokens import AdminRole, read_admin_token
+from diloco_operator.planning.types import OperatorPolicy, Stop
+from diloco_operator.reconciler import Pass, Reconciler
+from diloco_operator.sites.site import SiteUnreachable
+from diloco_operator.synchronizer_client import SynchronizerClient, SynchronizerSilent
+from fakes.hubs import KEY, FakeHub
+from fakes.sites import FakeSite
+
+POLICY = OperatorPolicy(image="trainer:1", loopback=True, poll_seconds=0.05)
+
+
+class ScriptedSynchronizer:
+    """Hears every running Learner of a site, once `phase` is set."""
+
+    def __init__(self, site: FakeSite) -> None:
+        self.site = site
+        self.phase: Phase | None = None
+        self.drains = 0
+
+    async def progress(self, port: int, key: bytes, job_uid: str) -> Progress:
+        assert key == KEY
+        if self.phase is None:
+            raise SynchronizerSilent("TCPFailure", "not yet")
+        learners = [
+            LearnerProgress(
+                index=int(labels["diloco.dev/learner-index"]), incarnation=int(labels["diloco.dev/incarnation"]),
+                site="local", live=True, heartbeat_age_seconds=0, state=LearnerState.TRAINING, step=1, token_clock=1,
+            )
+            for (kind, _), pod in self.site.objects.items()
+            if kind == "Pod" and pod["status"]["phase"] == "Running"
+            and "diloco.dev/learner-index" in (labels := pod["metadata"]["labels"])
+        ]  # fmt: skip
+        return Progress(
+            job_uid=job_uid, epoch=0, phase=self.phase, served_seconds=1, uptime_seconds=1, budget_tokens=1, percent=1,
+            outer_steps=1, outer_rounds=1, tokens=TokenTotals(), learners=learners, last_merge_age_seconds=0,
+        )  # fmt: skip
+
+    async def drain(self, port: int, key: bytes, job_uid: str) -> None:
+        self.drains += 1
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.site, self.hub = FakeSite(), FakeHub(job())
+        self.synchronizer = ScriptedSynchronizer(self.site)
+        self.passes: list[Pass] = []
+        self.reconciler = Reconciler(
+            self.hub, [self.site], self.synchronizer, POLICY, fresh_start=True, on_pass=self.passes.append
+        )
+
+    async def passes_of(self, count: int) -> None:
+        for _ in range(count):
+            await self.reconciler.one_pass()
+
+    async def at_work(self) -> None:
+        await self.passes_of(1)
+        self.synchronizer.phase = Phase.RUNNING
+        await self.passes_of(4)
+        self.site.calls.clear()
+
+    def learners(self) -> list[str]:
+        return [name for name in self.site.pod_names() if "synchronizer" not in name]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_a_failed_write_ends_the_pass_before_anything_is_done(scene: Scene) -> None:
+    scene.hub.refuse = 1
+    assert await scene.reconciler.one_pass() is None
+    assert scene.site.calls == []
+    assert scene.hub.events == []
+    assert await scene.reconciler.one_pass() is not None
+    assert scene.site.calls != []
+    assert [reason for _, reason, _ in scene.hub.events] == ["Accepted", "Started"]
+
+
+async def test_at_rest_a_pass_calls_no_site_and_writes_nothing(scene: Scene) -> None:
+    await scene.at_work()
+    writes = len(scene.hub.writes)
+    await scene.passes_of(10)
+    assert scene.site.calls == []
+    assert len(scene.hub.writes) == writes
+    assert scene.passes[-1].plan.live.learners.summary == "3/3"
+
+
+async def test_a_lost_pod_wakes_the_loop_and_is_replaced_long_before_the_next_look(scene: Scene) -> None:
+    scene = Scene()
+    scene.reconciler = Reconciler(
+        scene.hub, [scene.site], scene.synchronizer, OperatorPolicy("x", loopback=True, poll_seconds=3600),
+        fresh_start=True, on_pass=scene.passes.append,
+    )  # fmt: skip
+    task = asyncio.create_task(scene.reconciler.run())
+    async with asyncio.timeout(5):
+        while not scene.passes:
+            await asyncio.sleep(0.01)
+        scene.synchronizer.phase = Phase.RUNNING
+        scene.reconciler.wake()
+        while len(scene.learners()) < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        scene.site.kill("toy-0a1b2c3d-1-1", 9)
+        while "toy-0a1b2c3d-1-2" not in scene.learners():
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_site_that_fails_is_data_and_its_recovery_converges(scene: Scene) -> None:
+    await scene.at_work()
+    scene.site.down = SiteUnreachable("no route")
+    await scene.passes_of(3)
+    assert scene.passes[-1].observed.sites[0].unreachable == "Timeout"
+    assert scene.passes[-1].plan.status.sites[0].reason == "Timeout"
+    scene.site.down = None
+    scene.site.vanish("toy-0a1b2c3d-0-1")
+    await scene.passes_of(3)
+    assert scene.learners() == ["toy-0a1b2c3d-1-1", "toy-0a1b2c3d-2-1", "toy-0a1b2c3d-0-2"]
+
+
+async def test_a_foreign_pod_of_our_name_is_left_alone_and_the_next_incarnation_is_taken(scene: Scene) -> None:
+    await scene.passes_of(1)
+    foreign = {"kind": "Pod", "metadata": {"name": "toy-0a1b2c3d-1-1", "labels": {"diloco.dev/job-uid": "another"}}}
+    await scene.site.create_pod({**foreign, "spec": {"containers": [{}]}})
+    scene.synchronizer.phase = Phase.RUNNING
+    await scene.passes_of(4)
+    assert sorted(scene.learners()) == [
+        "toy-0a1b2c3d-0-1", "toy-0a1b2c3d-1-1", "toy-0a1b2c3d-1-2", "toy-0a1b2c3d-2-1",
+    ]  # fmt: skip
+    row = scene.passes[-1].plan.status.learner_statuses[1]
+    assert (row.incarnation, row.restarts_counted) == (2, 0)
+    assert ("delete", "Pod", "toy-0a1b2c3d-1-1") not in scene.site.calls
+
+
+async def test_a_run_ends_by_itself_when_complete_and_cleaned_up(scene: Scene) -> None:
+    task = asyncio.create_task(scene.reconciler.run())
+    async with asyncio.timeout(10):
+        while not scene.passes:
+            await asyncio.sleep(0.01)
+        scene.synchronizer.phase = Phase.RUNNING
+        while len(scene.learners()) < 3:
+            await asyncio.sleep(0.01)
+        scene.synchronizer.phase = Phase.COMPLETE
+        for name in scene.learners():
+            scene.site.finish(name, 0)
+        last = await task
+    assert last.plan.status.phase == "Complete"
+    assert {kind for kind, _ in scene.site.objects} == {"PersistentVolumeClaim"}
+
+
+async def test_a_stop_is_asked_of_the_synchronizer_until_it_drains(scene: Scene) -> None:
+    await scene.at_work()
+    scene.reconciler.request_stop(Stop.DRAIN)
+    await scene.passes_of(2)
+    assert scene.synchronizer.drains == 2
+    scene.synchronizer.phase = Phase.DRAINING
+    await scene.passes_of(2)
+    assert scene.synchronizer.drains == 2
+
+
+# --- the client ---------------------------------------------------------------------------------------------------
+
+UID = "0a1b2c3d-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[tuple[dict[str, object], int]]:
+    """(what to answer, port) of an endpoint that checks the operator's token."""
+    answer: dict[str, object] = {"status": 200, "text": "", "wait": 0.0, "asked": 0}
+
+    async def handle(request: web.Request) -> web.Response:
+        answer["asked"] = int(str(answer["asked"])) + 1
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        assert read_admin_token(KEY, token).role is AdminRole.OPERATOR
+        await asyncio.sleep(float(str(answer["wait"])))
+        return web.Response(status=int(str(answer["status"])), text=str(answer["text"]))
+
+    app = web.Application()
+    app.router.add_route("*", "/{path}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield answer, int(runner.addresses[0][1])
+    await runner.cleanup()
+
+
+def some_progress(uid: str) -> str:
+    return Progress(
+        job_uid=uid, epoch=0, phase=Phase.RUNNING, served_seconds=1, uptime_seconds=1, budget_tokens=1, percent=1,
+        outer_steps=1, outer_rounds=1, tokens=TokenTotals(),
+    ).model_dump_json()  # fmt: skip
+
+
+async def test_progress_is_read_with_the_operators_token(admin: tuple[dict[str, object], int]) -> None:
+    answer, port = admin
+    answer["text"] = some_progress(UID)
+    async with SynchronizerClient("127.0.0.1") as client:
+        assert (await client.progress(port, KEY, UID)).phase is Phase.RUNNING
+        answer |= {"status": 202, "text": ""}
+        await client.drain(port, KEY, UID)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "reason"),
+    [
+        (401, "no", "AuthFailure"),
+        (500, "", "BadAnswer"),
+        (200, "{}", "BadAnswer"),
+        (200, some_progress("another"), "ForeignJob"),
+    ],
+)
+async def test_what_is_no_progress_of_this_job_is_silence_with_a_reason(
+    admin: tuple[dict[str, object], int], status: int, text: str, reason: str
+) -> None:
+    answer, port = admin
+    answer |= {"status": status, "text": text}
+    async with SynchronizerClient("127.0.0.1") as client:
+        with pytest.raises(SynchronizerSilent) as caught:
+            await client.progress(port, KEY, UID)
+    assert caught.value.reason == reason
+    assert KEY.decode() not in str(caught.value)
+
+
+async def test_a_synchronizer_that_hangs_costs_one_wait_and_is_not_asked_again_at_once(
+    admin: tuple[dict[str, object], int],
+) -> None:
+    answer, port = admin
+    answer["wait"] = 60.0
+    async with SynchronizerClient("127.0.0.1", timeout_seconds=0.2, rest_seconds=60.0) as client:
+        began = asyncio.get_running_loop().time()
+        for _ in range(5):
+            with pytest.raises(SynchronizerSilent, match="in time"):
+                await client.progress(port, KEY, UID)
+        assert asyncio.get_running_loop().time() - began < 2
+    assert answer["asked"] == 1
+
+
+async def test_a_closed_port_is_silence() -> None:
+    async with SynchronizerClient("127.0.0.1") as client:
+        with pytest.raises(SynchronizerSilent) as caught:
+            await client.progress(1, KEY, UID)
+    assert caught.value.reason == "TCPFailure"

@@ -1,0 +1,215 @@
+"""Small policies: back-off, placement, conditions, what is worth a write, goodput."""
+
+import pytest
+
+from diloco_api.names import ConditionType, Reason
+from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
+from diloco_api.status import GoodputStatus, JobStatus, LearnerStatus, ProgressStatus
+from diloco_operator.planning.backoff import JITTER, backoff_seconds, failures_in_a_row
+from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.conditions import degraded, find, with_condition
+from diloco_operator.planning.goodput import goodput_status, ideal_rate, shares
+from diloco_operator.planning.place import choose_site, wanted_indices
+from diloco_operator.planning.status import summary_phase, worth_writing
+from diloco_operator.planning.types import OperatorPolicy, SiteView
+
+POLICY = OperatorPolicy(image="x")
+NOW = 1_800_000_000.0
+
+
+def row(index: int, state: str = "Running", **fields: object) -> LearnerStatus:
+    return LearnerStatus.model_validate(
+        {"index": index, "site": "local", "incarnation": 1, "pod_name": f"p-{index}", "state": state, **fields}
+    )
+
+
+# --- back-off -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failures", "full"), [(1, 0), (2, 10), (3, 20), (4, 40), (5, 80), (7, 320), (8, 360), (50, 360)]
+)
+def test_waits_double_up_to_the_cap_less_the_jitter(failures: int, full: float) -> None:
+    waits = {backoff_seconds(failures, f"uid/{index}/1", POLICY) for index in range(100)}
+    assert all(full * (1 - JITTER) <= wait <= full for wait in waits)
+    assert len(waits) == (1 if full == 0 else 100)
+
+
+def test_a_wait_is_the_same_whenever_it_is_asked_for() -> None:
+    assert backoff_seconds(5, "uid/0/3", POLICY) == backoff_seconds(5, "uid/0/3", POLICY)
+
+
+def test_a_healthy_run_begins_the_count_anew() -> None:
+    assert failures_in_a_row(7, POLICY.healthy_after_seconds - 1, POLICY) == 8
+    assert failures_in_a_row(7, POLICY.healthy_after_seconds, POLICY) == 1
+
+
+# --- placement ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("states", "replicas", "highest_first", "wanted"),
+    [
+        ({}, 3, False, {0, 1, 2}),
+        ({0: "Running", 2: "Running"}, 3, False, {0, 1, 2}),
+        ({0: "Running", 1: "Running", 2: "Running"}, 2, False, {0, 1}),
+        ({0: "Pending", 1: "Running", 2: "Running"}, 2, False, {1, 2}),
+        ({0: "BackOff", 1: "Running", 2: "Pending"}, 1, False, {1}),
+        ({0: "Pending", 1: "Running", 2: "Running"}, 2, True, {0, 1}),
+        ({0: "Stopped", 1: "Running"}, 2, False, {0, 1}),
+        ({0: "Parked", 1: "Running"}, 2, False, {0, 1}),
+    ],
+)
+def test_which_indices_a_job_shall_have(
+    states: dict[int, str], replicas: int, highest_first: bool, wanted: set[int]
+) -> None:
+    rows = [row(index, state) for index, state in states.items()]
+    assert wanted_indices(rows, replicas, highest_first) == wanted
+
+
+@pytest.mark.parametrize(
+    ("down", "load", "stay", "weights", "chosen"),
+    [
+        ((), {}, None, {}, "a"),
+        ((), {"a": 1}, None, {}, "b"),
+        ((), {"a": 1, "b": 1}, None, {"b": 3}, "b"),
+        ((), {"a": 0, "b": 5}, "b", {}, "b"),
+        (("b",), {"a": 9}, "b", {}, "c"),
+        (("a", "b", "c"), {}, "b", {}, "a"),
+    ],
+)
+def test_where_an_incarnation_goes(
+    down: tuple[str, ...], load: dict[str, int], stay: str | None, weights: dict[str, int], chosen: str
+) -> None:
+    sites = [SiteView(name, unreachable="Timeout" if name in down else "") for name in ("a", "b", "c")]
+    assert choose_site(sites, load, stay, weights) == chosen
+
+
+# --- conditions ---------------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_condition_changes_only_when_its_status_flips() -> None:
+    kind, generation = ConditionType.PROGRESSING, 2
+    first = with_condition([], kind, False, Reason.WAITING_FOR_QUORUM, now=NOW, generation=1)
+    same = with_condition(first, kind, False, Reason.NO_OUTER_STEP_SINCE, now=NOW + 50, generation=generation)
+    flipped = with_condition(same, kind, True, Reason.OUTER_STEP_ADVANCING, now=NOW + 60, generation=generation)
+    times = [found.last_transition_time for (found,) in (first, same, flipped)]
+    assert times == [to_text(NOW), to_text(NOW), to_text(NOW + 60)]
+    assert flipped[0].observed_generation == generation
+
+
+def test_a_reason_that_does_not_belong_to_a_condition_is_refused() -> None:
+    with pytest.raises(ValueError, match="no reason for Complete"):
+        with_condition([], ConditionType.COMPLETE, True, Reason.READY, now=NOW, generation=1)
+
+
+def test_conditions_stand_in_one_order_whatever_is_set_first() -> None:
+    found = with_condition([], ConditionType.FAILED, True, Reason.STATE_LOST, now=NOW, generation=1)
+    found = with_condition(found, ConditionType.ACCEPTED, True, Reason.VALID, now=NOW, generation=1)
+    assert [condition.type for condition in found] == ["Accepted", "Failed"]
+    assert find(found, ConditionType.DEGRADED) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "started", "reason"),
+    [
+        (["Running", "Running"], True, Reason.AS_DESIRED),
+        (["Pending", "Starting"], False, Reason.AS_DESIRED),
+        (["Running", "Starting"], True, Reason.LEARNERS_MISSING),
+        (["Running", "BackOff"], True, Reason.LEARNERS_MISSING),
+        (["BackOff", "Parked"], True, Reason.LEARNER_PARKED),
+        (["Running", "Succeeded"], True, Reason.AS_DESIRED),
+    ],
+)
+def test_degraded(states: list[str], started: bool, reason: Reason) -> None:
+    assert degraded([row(index, state) for index, state in enumerate(states)], started)[1] is reason
+
+
+def test_a_replacement_that_is_not_at_work_yet_is_missing_even_before_the_first_quorum() -> None:
+    assert degraded([row(0, "Pending", restarts=1)], started=False)[1] is Reason.LEARNERS_MISSING
+
+
+def test_the_summary_of_a_job_without_conditions_is_rejected_only_if_it_was() -> None:
+    assert summary_phase([]) == "Rejected"
+    accepted = with_condition([], ConditionType.ACCEPTED, True, Reason.VALID, now=NOW, generation=1)
+    assert summary_phase(accepted) == "Starting"
+
+
+# --- writes -------------------------------------------------------------------------------------------------------
+
+
+def status(tokens: int, at: float, **fields: object) -> JobStatus:
+    progress = ProgressStatus(percent=1, tokens=tokens, outer_steps=1, outer_rounds=1, last_updated_time=to_text(at))
+    return JobStatus.model_validate({"progress": progress.model_dump(), **fields})
+
+
+@pytest.mark.parametrize(
+    ("new", "written"),
+    [
+        (status(1, NOW + 40), False),
+        (status(2, NOW + 10), False),
+        (status(2, NOW + 30), True),
+        (status(1, NOW + 1, phase="Degraded"), True),
+        (status(1, NOW + 10, goodput={"capacity": "0.5"}), False),
+    ],
+    ids=["nothing-new", "too-soon", "half-a-minute", "transition", "goodput-alone"],
+)
+def test_what_is_worth_a_write(new: JobStatus, written: bool) -> None:
+    old = status(1, NOW)
+    assert new.progress is not None
+    now = to_seconds(new.progress.last_updated_time)
+    assert worth_writing(old, new, now, 30.0) is (new if written else old)
+
+
+# --- goodput ------------------------------------------------------------------------------------------------------
+
+
+def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: float = 0.0) -> Progress:
+    """learners: (seconds training, seconds of an inner step)."""
+    rows = [
+        LearnerProgress(
+            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1, token_clock=1,
+            state=LearnerState.TRAINING, step_seconds=step, state_seconds={LearnerState.TRAINING: training},
+        )
+        for index, (training, step) in enumerate(learners)
+    ]  # fmt: skip
+    return Progress(
+        job_uid="u", epoch=0, phase=Phase.RUNNING, served_seconds=1, uptime_seconds=uptime, budget_tokens=1, percent=0,
+        outer_steps=1, outer_rounds=1, tokens=TokenTotals(merged=merged), learners=rows,
+    )  # fmt: skip
+
+
+def test_one_of_four_learners_lost_for_a_quarter_of_the_time_costs_a_sixteenth() -> None:
+    found = shares(progress([(100, 1), (100, 1), (100, 1), (75, 1)]), 10, window=100, wanted=400)
+    assert found.capacity == 0.9375
+    assert found.absent_seconds == 25
+
+
+def test_accepted_work_is_measured_against_undisturbed_learners() -> None:
+    found = shares(progress([(100, 1), (100, 1)], merged=1500, uptime=90), 10, window=100, wanted=200)
+    assert (found.accepted, found.uptime) == (0.75, 0.9)
+
+
+def test_the_ideal_rate_leaves_out_a_straggler() -> None:
+    assert ideal_rate([10.0, 10.1, 9.9, 2.0]) == pytest.approx(10.0)
+    assert ideal_rate([]) is None
+
+
+def test_time_is_counted_in_the_status_and_no_second_twice_however_often_it_is_looked_at() -> None:
+    counted = GoodputStatus(accounted_time=to_text(NOW))
+    for step in range(1, 101):
+        counted = goodput_status(counted, None, 4, 10, NOW + step * 0.37, running=True)
+    assert float(counted.window_seconds) == 37
+    assert float(counted.wanted_seconds) == 148
+
+
+def test_time_in_which_the_job_did_not_run_is_not_wanted() -> None:
+    before = GoodputStatus(window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
+    after = goodput_status(before, None, 3, 10, NOW + 1000, running=False)
+    assert (float(after.window_seconds), float(after.wanted_seconds)) == (10, 30)
+    assert after.accounted_time == to_text(NOW + 1000)
+
+
+def test_the_shares_stay_while_the_synchronizer_is_away() -> None:
+    before = GoodputStatus(capacity="0.9000", window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
+    assert goodput_status(before, None, 3, 10, NOW + 5, running=True).capacity == "0.9000"
