@@ -401,3 +401,22 @@ async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path
     await first.adopt(await first.resend(0))
     assert torch.equal(first.parts[0].anchor, second.parts[0].anchor)
     assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)
+
+
+async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
+    first, second = await started(bench, 2)
+    async with aclosing(first.wire.turns()) as notices:
+        await anext(notices)
+        for learner in (first, second):
+            learner.train(2)
+            await learner.heartbeat(step_seconds=1.0)
+        bench.advance(2.5)
+        turn = (await anext(notices)).turn
+        bench.advance(1)
+        await first.heartbeat()
+        bench.advance(5)
+        await first.heartbeat()
+        assert (await anext(notices)).turn.number == turn.number
+        await first.contribute(0, turn.number)
+        assert (await anext(notices)).settlement.outcome == pb.MERGED

@@ -18,8 +18,8 @@ from diloco_trainer.synchronizer.records import (
 )
 
 CONTRIBUTORS = (
-    Contributor(0, 1, 1, 4, 0, 3, 90, 90, 3, 2700.0, 1.5),
-    Contributor(2, 5, 7, 4, 0, 3, 60, 60, 2, 1800.0, 1.0),
+    Contributor(0, 1, 1, 4, 0, 3, 90, 90, 3, 1e-3, 2700.0, 1.5),
+    Contributor(2, 5, 7, 4, 0, 3, 60, 60, 2, 1e-3, 1800.0, 1.0),
 )
 RECORDS: list[Record] = [
     AdmitRecord(0, 1, "here", 1.0),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from diloco_api.run_config import RunConfig
 from diloco_trainer.algorithm.fragments import make_layout
-from diloco_trainer.algorithm.work import PoolConfig, new_pool
+from diloco_trainer.algorithm.work import PoolConfig, WorkPool, new_pool
 from diloco_trainer.synchronizer.backend import EngineBackend
 from diloco_trainer.synchronizer.clock import Clock
 from diloco_trainer.synchronizer.commit import Committer, InlineCommitter, ThreadCommitter
@@ -87,21 +87,7 @@ def open_job(run: RunConfig, task: Task, folder: Path, clock: Clock) -> tuple[Op
     context = MergeContext(run.policy, layout, EPOCH)
     context.up.self_test()
     context.down.self_test()
-    num_sequences = task.num_sequences
-    try:
-        pool = new_pool(
-            PoolConfig(
-                num_sequences=num_sequences,
-                sequence_tokens=task.sequence_length,
-                budget_tokens=run.budget_tokens,
-                max_passes=run.policy.max_passes,
-                synchronous=run.policy.synchronous,
-                replicas=run.replicas,
-                batch_sequences=run.train.batch.sequences,
-            )
-        )
-    except ValueError as error:
-        raise DataError(f"train.data: {error}") from error
+    pool = make_pool(run, task)
 
     def first_control() -> Control:
         return new_control(tuple(fragment.numel for fragment in layout.fragments), pool)
@@ -111,6 +97,23 @@ def open_job(run: RunConfig, task: Task, folder: Path, clock: Clock) -> tuple[Op
 
     job = JobRecord(run.job_uid, layout.digest, policy_digest(run), EPOCH)
     return open_state(folder, job, context, first_control, version_0, clock.wall()), context
+
+
+def make_pool(run: RunConfig, task: Task) -> WorkPool:
+    """The work of a job that starts; raises DataError when its data are not enough for any."""
+    config = PoolConfig(
+        num_sequences=task.num_sequences,
+        sequence_tokens=task.sequence_length,
+        budget_tokens=run.budget_tokens,
+        max_passes=run.policy.max_passes,
+        synchronous=run.policy.synchronous,
+        replicas=run.replicas,
+        batch_sequences=run.train.batch.sequences,
+    )
+    try:
+        return new_pool(config)
+    except ValueError as error:
+        raise DataError(f"train.data: {error}") from error
 
 
 def _raise(error: BaseException) -> None:

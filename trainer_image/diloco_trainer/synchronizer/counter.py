@@ -220,13 +220,14 @@ class Counter:
             token_clock=header.token_clock,
             c_tokens=header.c_tokens,
             c_steps=header.c_steps,
+            mean_lr=header.mean_lr,
             norm=inspected.norm,
             checksum=header.checksum,
             data=inspected.data,
         )
         core.control.heard((key.index, key.incarnation), header.token_clock)
         norms = core.fragments[key.fragment].norms
-        verdict = guard.judge(core.run.policy.guard, norms, body.norm, body.c_steps)
+        verdict = guard.judge(core.run.policy.guard, norms, body.norm, body.c_steps, body.mean_lr)
         if inspected.problem or not verdict.ok:
             reason = RefusalReason.NON_FINITE if inspected.problem else verdict.reason
             assert reason is not None

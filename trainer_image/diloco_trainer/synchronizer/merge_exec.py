@@ -43,6 +43,7 @@ class Body:
     token_clock: int
     c_tokens: int
     c_steps: int
+    mean_lr: float
     norm: float
     checksum: bytes
     data: Tensor
@@ -77,6 +78,7 @@ class MergeContext:
             token_clock=body.token_clock,
             c_tokens=body.c_tokens,
             c_steps=body.c_steps,
+            mean_lr=body.mean_lr,
             weight=weights.weight(self.policy.weighting, body.c_tokens, body.c_steps),
             norm=body.norm,
         )
@@ -130,7 +132,7 @@ def take_step(
     state.published.add_(context.down.decode(encoded, state.theta.numel()))
     norms = state.norms
     for item in contributors:
-        norms = norms.with_merged(item.norm, item.c_steps)
+        norms = norms.with_merged(item.norm, item.c_steps, item.mean_lr)
     digest = anchor_digest(context.epoch, state.index, version.number, state.published)
     retained = Retained(replace(version, digest=digest), encoded, sha256(as_bytes(encoded)).digest())
     return Made(retained, norms, crc(state.theta), crc(state.momentum))

@@ -92,6 +92,7 @@ class Contributor:
     token_clock: int
     c_tokens: int
     c_steps: int
+    mean_lr: float
     weight: float
     norm: float
 
