@@ -39,18 +39,20 @@ from reference.diloco import Version
 T = TypeVar("T")
 
 
-def text_file(folder: Path) -> Path:
+def text_file(folder: Path, lines: int) -> Path:
     """A small text whose bytes can be predicted from those before."""
-    lines = [f"line {number}: {'abcdefghij'[number % 10] * (number % 7)} {number * number}\n" for number in range(900)]
+    text = [f"line {number}: {'abcdefghij'[number % 10] * (number % 7)} {number * number}\n" for number in range(lines)]
     path = folder / "text.txt"
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_text("".join(text), encoding="utf-8")
     return path
 
 
-def run_config(folder: Path, preset: str, *, replicas: int, steps: int, changes: dict[str, object]) -> RunConfig:
+def run_config(
+    folder: Path, preset: str, *, replicas: int, steps: int, changes: dict[str, object], lines: int = 900
+) -> RunConfig:
     """A tiny model and a small text: hidden 16, one layer, sequences of 16 bytes, `steps` inner steps per Learner."""
     spec: dict[str, object] = {
-        "train.data.uri": str(text_file(folder)),
+        "train.data.uri": str(text_file(folder, lines)),
         "train.data.sequenceLength": 16,
         "train.model": {"layers": 1, "hidden": 16, "heads": 2},
         "train.batch.sequences": 4,
@@ -74,6 +76,8 @@ class Scripted:
     exchange: GrpcExchange
     fragments: list[FragmentState]
     versions: list[Version] = field(default_factory=list)
+    learners: "list[HandLearner]" = field(default_factory=list)
+    serving: bool = True
 
     @classmethod
     async def start(cls, run: RunConfig, folder: Path) -> "Scripted":
@@ -103,8 +107,20 @@ class Scripted:
         self.remember()
 
     async def close(self) -> None:
-        await self.exchange.close()
-        self.engine.close()
+        """End everything; a second time changes nothing."""
+        learners, self.learners = self.learners, []
+        for learner in learners:
+            await learner.close()
+        if self.serving:
+            self.serving = False
+            await self.exchange.close()
+            self.engine.close()
+
+    async def __aenter__(self) -> "Scripted":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 @dataclass
@@ -149,6 +165,7 @@ class HandLearner:
         learner.downlink.epoch = reply.epoch
         learner.rate.joined(reply.rejoin)
         learner.listening = asyncio.create_task(learner._listen())
+        scripted.learners.append(learner)
         return learner
 
     async def restore(self) -> None:

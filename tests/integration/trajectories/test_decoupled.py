@@ -8,7 +8,7 @@ policy: int4 up with error feedback, int8 down, RDA, token weights (one Learner 
 
 import random
 import sqlite3
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 
 import pytest
 import torch
@@ -53,14 +53,17 @@ class Both:
         self.merged_in = {}  # (learner, fragment) -> version to adopt
 
     @classmethod
+    @asynccontextmanager
     async def start(cls, run, folder):
-        scripted = await Scripted.start(run, folder)
-        learners = [await HandLearner.join(scripted, index) for index in range(run.replicas)]
-        for learner in learners:
-            await learner.restore()
-        both = cls(scripted, learners)
-        await both.heard()
-        return both
+        """Runs its block with both; then stops them and compares everything."""
+        async with await Scripted.start(run, folder) as scripted:
+            learners = [await HandLearner.join(scripted, index) for index in range(run.replicas)]
+            for learner in learners:
+                await learner.restore()
+            both = cls(scripted, learners)
+            await both.heard()
+            yield both
+        both.compare(folder)
 
     async def heard(self):
         for learner in self.learners:
@@ -125,11 +128,20 @@ class Both:
         assert how == ("timely" if timely else "late")
         return how
 
-    async def finish(self, folder):
-        """Stop both and compare everything, all bits."""
-        for learner in self.learners:
-            await learner.close()
-        await self.scripted.close()
+    async def adopt_refused(self, m, f, outcome):
+        """The open contribution was refused: adopt the version newest then; the outcome says what its residual is."""
+        settlement = await self.learners[m].settlement(f)
+        assert settlement.outcome == pb.REFUSED
+        assert settlement.discarded_by_guard == (outcome == "guard")
+        given, reference = self.synchronizer.versions[f][settlement.version], self.references[m]
+        await self.learners[m].adopt(f)
+        stage = reference.settle(f, outcome).stage
+        reference.adopt(f, given.version, given.published, stage)
+        self.ready.pop((m, f), None)
+        return settlement.reason
+
+    def compare(self, folder):
+        """Everything, all bits."""
         with closing(sqlite3.connect(folder / "index.sqlite")) as index:
             logged = index.execute("SELECT fragment, version, branch, digest FROM merges ORDER BY 1, 2").fetchall()
         branches, made = (
@@ -162,60 +174,109 @@ def same_bits(left, right):
 async def test_late_absent_and_empty_answers_equal_the_reference_bit_for_bit(tmp_path):
     run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=200, changes=CHANGES)
     assert (run.policy.encode_up, run.policy.encode_down, run.policy.error_feedback) == ("int4", "int8", True)
-    both = await Both.start(run, tmp_path)
+    async with Both.start(run, tmp_path) as both:
+        await both.train(0, 3)
+        await both.train(1, 3, sequences=8)
+        await both.train(2, 1)
+        f = await both.turn()
+        for m in range(3):
+            assert await both.answer(m, f) in (pb.RECEIVED, pb.MERGED)
+        await both.merged(f, [0, 1, 2])
+        await both.train(0, 1)
+        assert await both.adopt(0, f) == "timely"
+        assert await both.adopt(1, f) == "timely"
+        await both.train(2, 3)
+        assert await both.adopt(2, f) == "late"
 
-    await both.train(0, 3)
-    await both.train(1, 3, sequences=8)
-    await both.train(2, 1)
-    f = await both.turn()
+        f = await both.turn()
+        stage = both.stage(0, f)
+        await both.train(0, 1)  # asked in mid-step: the answer is the stage of the boundary before
+        await both.answer(0, f, stage)
+        await both.answer(1, f)
+        await both.merged(f, [0, 1], after=GRACE_OVER)  # Learner 2 is absent
+        await both.adopt(0, f)
+        await both.adopt(1, f)
+        late_turn = both.turn_number
+        assert await both.answer(2, f, turn=late_turn) == pb.HELD
+        await both.train(2, 2)
+
+        f = await both.turn()
+        for m in range(3):
+            await both.answer(m, f)
+        await both.merged(f, [0, 1, 2])
+        for m in range(3):
+            await both.adopt(m, f)
+
+        f = await both.turn()  # Learner 1 has not stepped since it adopted this fragment
+        await both.answer(0, f)
+        assert both.references[1].c_steps[f] == 0
+        await both.answer(1, f)
+        await both.answer(2, f)
+        await both.merged(f, [0, 2])
+        await both.adopt(0, f)
+        await both.adopt(2, f)
+
+        await both.train(0, 2)
+        await both.train(1, 2, sequences=8)
+        f = await both.turn()
+        await both.answer(0, f)
+        await both.answer(1, f)
+        await both.merged(f, [0, 1, 2])  # the held one of Learner 2, rebased over one version
+        await both.train(2, 1)
+        assert [await both.adopt(m, f) for m in range(3)] == ["timely", "timely", "late"]
+
+        assert set(both.synchronizer.branches.values()) == {"rda", "mean"}, "the mean for the embedding table alone"
+
+
+async def one_round(both, who=(0, 1, 2), *, after=0.0):
+    """A step of everybody, a turn, answers, the merge, adoptions."""
     for m in range(3):
-        assert await both.answer(m, f) in (pb.RECEIVED, pb.MERGED)
-    await both.merged(f, [0, 1, 2])
-    await both.train(0, 1)
-    assert await both.adopt(0, f) == "timely"
-    assert await both.adopt(1, f) == "timely"
-    await both.train(2, 3)
-    assert await both.adopt(2, f) == "late"
-
+        await both.train(m, 2, sequences=8 if m == 1 else None)
     f = await both.turn()
-    stage = both.stage(0, f)
-    await both.train(0, 1)  # asked in mid-step: the answer is the stage of the boundary before
-    await both.answer(0, f, stage)
-    await both.answer(1, f)
-    await both.merged(f, [0, 1], after=GRACE_OVER)  # Learner 2 is absent
-    await both.adopt(0, f)
-    await both.adopt(1, f)
-    late_turn = both.turn_number
-    assert await both.answer(2, f, turn=late_turn) == pb.HELD
-    await both.train(2, 2)
-
-    f = await both.turn()
-    for m in range(3):
+    for m in who:
         await both.answer(m, f)
-    await both.merged(f, [0, 1, 2])
-    for m in range(3):
+    await both.merged(f, list(who), after=after)
+    for m in who:
         await both.adopt(m, f)
+    return f
 
-    f = await both.turn()  # Learner 1 has not stepped since it adopted this fragment
-    await both.answer(0, f)
-    assert both.references[1].c_steps[f] == 0
-    await both.answer(1, f)
-    await both.answer(2, f)
-    await both.merged(f, [0, 2])
-    await both.adopt(0, f)
-    await both.adopt(2, f)
 
-    await both.train(0, 2)
-    await both.train(1, 2, sequences=8)
-    f = await both.turn()
-    await both.answer(0, f)
-    await both.answer(1, f)
-    await both.merged(f, [0, 1, 2])  # the held one of Learner 2, rebased over one version
-    await both.train(2, 1)
-    assert [await both.adopt(m, f) for m in range(3)] == ["timely", "timely", "late"]
+async def test_a_late_answer_is_dropped_and_its_residual_kept_under_drop(tmp_path):
+    changes = CHANGES | {"algorithm.lateContributions": "Drop"}
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=200, changes=changes)
+    async with Both.start(run, tmp_path) as both:
+        for _ in range(FRAGMENTS):
+            await one_round(both)
+        f = await one_round(both, who=(0, 1), after=GRACE_OVER)
+        residual = both.references[2].residual[f].clone()
+        assert residual.abs().max() > 0
+        await both.answer(2, f)
+        assert await both.adopt_refused(2, f, "lost") == "Dropped"
+        assert same_bits(both.references[2].residual[f], residual)
+        for _ in range(2 * FRAGMENTS):
+            await one_round(both)
 
-    assert set(both.synchronizer.branches.values()) == {"rda", "mean"}, "the mean for the embedding table alone"
-    await both.finish(tmp_path)
+
+async def test_an_outlier_is_refused_by_the_guard_and_its_residual_becomes_zero(tmp_path):
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=300, changes=CHANGES)
+    async with Both.start(run, tmp_path) as both:
+        for _ in range(4 * FRAGMENTS):  # norms of more than 8 bodies of each fragment
+            await one_round(both)
+        for m in range(3):
+            await both.train(m, 2)
+        f = await both.turn()
+        for params in (both.learners[1].core.params, both.references[1].inner.params):
+            for tensor in both.learners[1].core.layout.fragments[f].tensors:
+                params[tensor.name].data.add_(3.0)
+        for m in range(3):
+            await both.answer(m, f)
+        await both.merged(f, [0, 2])
+        assert await both.adopt_refused(1, f, "guard") == "NormOutlier"
+        assert both.references[1].residual[f].abs().max() == 0
+        await both.adopt(0, f)
+        await both.adopt(2, f)
+        for _ in range(FRAGMENTS):
+            await one_round(both)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -227,16 +288,15 @@ async def test_random_arrivals_equal_the_reference_bit_for_bit(tmp_path, seed, p
     if preset == "blended, fp32":
         changes |= {"algorithm.encoding": {"up": "fp32", "down": "fp32"}, "algorithm.blendAlpha": 0.5}
     run = run_config(tmp_path, "DecoupledDiLoCo", replicas=3, steps=60, changes=changes)
-    both = await Both.start(run, tmp_path)
-    for _ in range(40):
-        for m in range(3):
-            await both.train(m, draw.randrange(4), sequences=8 if m == 1 else None)
-        for m, f in sorted(both.merged_in):
-            if draw.random() < 0.6:  # the others adopt later, perhaps after the fragment's next turn
-                await both.adopt(m, f)
-        await random_turn(both, draw)
-    await close(both)
-    await both.finish(tmp_path)
+    async with Both.start(run, tmp_path) as both:
+        for _ in range(40):
+            for m in range(3):
+                await both.train(m, draw.randrange(4), sequences=8 if m == 1 else None)
+            for m, f in sorted(both.merged_in):
+                if draw.random() < 0.6:  # the others adopt later, perhaps after the fragment's next turn
+                    await both.adopt(m, f)
+            await random_turn(both, draw)
+        await close(both)
 
 
 async def random_turn(both, draw):

@@ -20,13 +20,22 @@ from reference.task_inner import TaskInner, fixed_work
 STEPS = 26  # not a whole number of rounds: the closing rounds have something to merge
 
 
-async def train_by_hand(run, folder, *, steps):
-    """The synchronous schedule: exchange after step t where (t - offset) mod H = 0, adopt tau steps later, close."""
-    scripted = await Scripted.start(run, folder)
-    learners = [await HandLearner.join(scripted, index) for index in range(run.replicas)]
-    for learner in learners:
-        await learner.restore()
-    policy = run.policy
+async def train_by_hand(run, folder, *, steps, absent=()):
+    """The synchronous schedule: exchange after step t where (t - offset) mod H = 0, adopt tau steps later, close.
+
+    `absent` names (Learner, version) whose contribution does not come: the round closes at its deadline.
+    """
+    async with await Scripted.start(run, folder) as scripted:
+        learners = [await HandLearner.join(scripted, index) for index in range(run.replicas)]
+        for learner in learners:
+            await learner.restore()
+        await exchange_by_schedule(scripted, learners, steps, absent)
+        await close(learners, run.policy.num_fragments)
+    return scripted.versions, learners
+
+
+async def exchange_by_schedule(scripted, learners, steps, absent):
+    policy = scripted.run.policy
     staged = {}
     for t in range(1, steps + 1):
         for learner in learners:
@@ -34,17 +43,24 @@ async def train_by_hand(run, folder, *, steps):
         for f in range(policy.num_fragments):
             if (t - f * policy.sync_every // policy.num_fragments) % policy.sync_every == 0:
                 staged[f] = t
-                for learner in learners:
+                version = scripted.fragments[f].version + 1
+                there = [learner for learner in learners if (learner.identity.index, version) not in absent]
+                for learner in there:
                     await learner.answer(f, learner.core.clocks[f].base_version + 1)
+                if len(there) < len(learners):
+                    await pass_deadline(scripted, learners)
             if staged.get(f) == t - policy.sync_delay:
                 for learner in learners:
-                    await learner.adopt(f)
-    await close(learners, policy.num_fragments)
-    versions = scripted.versions
-    for learner in learners:
-        await learner.close()
-    await scripted.close()
-    return versions, learners
+                    if learner.uplink.fragments[f].open is not None:
+                        await learner.adopt(f)
+
+
+async def pass_deadline(scripted, learners):
+    """60 seconds after the first contribution; meanwhile everybody is heard."""
+    for _ in range(4):
+        scripted.advance(16.0)
+        for learner in learners:
+            await learner.heartbeat()
 
 
 async def close(learners, num_fragments):
@@ -110,6 +126,26 @@ async def test_diloco_equals_the_reference_bit_for_bit(tmp_path, replicas):
     assert_same(versions, wanted)
     assert [learner.losses for learner in learners] == [inner.losses for inner in inners]
     assert learners[0].losses[-1] < learners[0].losses[0] - 0.5, "it does train"
+
+
+async def test_diloco_over_several_passes_of_short_data_equals_the_reference_bit_for_bit(tmp_path):
+    changes = {"algorithm.syncEvery": 6}
+    run = run_config(tmp_path, "DiLoCo", replicas=2, steps=STEPS, changes=changes, lines=60)
+    assert 2 * make_task(run.train).num_sequences < 2 * 4 * STEPS, "more than two passes"
+    versions, learners = await train_by_hand(run, tmp_path, steps=STEPS)
+    inners = reference_inners(run, steps=STEPS)
+    assert_same(versions, diloco.train(inners, steps=STEPS, sync_every=6, lr=0.7, mu=0.9))
+    assert [learner.losses for learner in learners] == [inner.losses for inner in inners]
+
+
+async def test_diloco_without_one_lost_contribution_equals_the_reference_bit_for_bit(tmp_path):
+    """The round closes at its deadline; the absent Learner goes on from its own parameters and is rebased next time."""
+    run = run_config(tmp_path, "DiLoCo", replicas=3, steps=STEPS, changes={"algorithm.syncEvery": 6})
+    absent = {(1, 2)}
+    versions, learners = await train_by_hand(run, tmp_path, steps=STEPS, absent=absent)
+    inners = reference_inners(run, steps=STEPS)
+    assert_same(versions, diloco.train(inners, steps=STEPS, sync_every=6, lr=0.7, mu=0.9, absent=absent))
+    assert [learner.losses for learner in learners] == [inner.losses for inner in inners]
 
 
 @pytest.mark.parametrize("delay", [1, 2])
