@@ -9,20 +9,21 @@ from diloco_api.sync_policy import GuardPolicy
 from diloco_trainer.algorithm.events import RefusalReason
 from diloco_trainer.algorithm.guard import WINDOW, NormHistory, judge
 
+RATE = 1.0
 POLICY = GuardPolicy(factor=10.0, min_samples=8)
 
 
 def history(count: int, norm: float = 1.0, c_steps: int = 20) -> NormHistory:
     result = NormHistory()
     for _ in range(count):
-        result = result.with_merged(norm, c_steps)
+        result = result.with_merged(norm, c_steps, RATE)
     return result
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
 @pytest.mark.parametrize("policy", [None, POLICY])
 def test_non_finite_norm_is_refused_by_name_with_or_without_a_policy(policy: GuardPolicy | None, norm: float) -> None:
-    verdict = judge(policy, NormHistory(), norm, 1)
+    verdict = judge(policy, NormHistory(), norm, 1, RATE)
     assert (verdict.ok, verdict.reason) == (False, RefusalReason.NON_FINITE)
 
 
@@ -40,31 +41,45 @@ def test_non_finite_norm_is_refused_by_name_with_or_without_a_policy(policy: Gua
     ],
 )
 def test_outliers_are_refused(samples: int, norm: float, c_steps: int, ok: bool) -> None:
-    verdict = judge(POLICY, history(samples), norm, c_steps)
+    verdict = judge(POLICY, history(samples), norm, c_steps, RATE)
     assert verdict.ok is ok
     assert verdict.reason is (None if ok else RefusalReason.NORM_OUTLIER)
     assert bool(verdict.message) is not ok
 
 
 def test_without_a_policy_any_finite_norm_passes() -> None:
-    assert judge(None, history(20), 1e30, 1).ok
+    assert judge(None, history(20), 1e30, 1, RATE).ok
 
 
 def test_median_ignores_a_few_wild_samples() -> None:
     mixed = history(6)
     for norm in (1e6, 1e7):
-        mixed = mixed.with_merged(norm, 20)
-    assert not judge(POLICY, mixed, 11.0, 20).ok
+        mixed = mixed.with_merged(norm, 20, RATE)
+    assert not judge(POLICY, mixed, 11.0, 20, RATE).ok
 
 
 def test_first_movement_after_nothing_but_zeros_passes() -> None:
-    assert judge(POLICY, history(10, norm=0.0), 5.0, 20).ok
+    assert judge(POLICY, history(10, norm=0.0), 5.0, 20, RATE).ok
 
 
 def test_history_keeps_the_last_64_and_survives_a_snapshot() -> None:
     full = history(WINDOW, norm=100.0)
     for place in range(40):
-        full = full.with_merged(float(place), place)
+        full = full.with_merged(float(place), place, RATE)
     assert len(full.samples) == WINDOW
     assert full.samples[-1] == (39.0, 39)
     assert NormHistory.from_json(json.loads(json.dumps(full.to_json()))) == full
+
+
+def test_warm_up_makes_no_outliers() -> None:
+    """A healthy body at the peak rate among samples made at a hundredth of it."""
+    warm = NormHistory()
+    for _ in range(20):
+        warm = warm.with_merged(0.01, 20, 1e-5)
+    assert judge(POLICY, warm, 1.0, 20, 1e-3).ok
+    assert not judge(POLICY, warm, 1.0, 20, 1e-5).ok
+
+
+def test_no_rate_allows_no_movement() -> None:
+    assert judge(POLICY, history(10), 0.0, 20, 0.0).ok
+    assert not judge(POLICY, history(10), 1e-3, 20, 0.0).ok

@@ -37,6 +37,10 @@ class Stage:
     c_tokens: int
     """Tokens since the fragment was adopted."""
     c_steps: int
+    mean_lr: float
+    """Mean learning rate of those steps."""
+    rate_sum: float
+    """Sum of the rates of all steps of this incarnation."""
     values: Tensor = field(repr=False)
     """fp32 [numel] on the CPU, valid once `ready` has returned; empty when there was no step since the adoption."""
     ready: Callable[[], object] = field(repr=False)
@@ -74,6 +78,8 @@ class FragmentClock:
     base_version: int = 0
     c_tokens: int = 0
     c_steps: int = 0
+    c_rates: float = 0.0
+    """Sum of the learning rates of those steps."""
 
 
 class LearnerCore:
@@ -96,6 +102,7 @@ class LearnerCore:
         self.job_step = 0
         self.steps = 0
         self.token_clock = 0
+        self.rate_sum = 0.0
         self._stager = Stager(device)
 
     def install(self, versions: Sequence[int], anchors: Sequence[Tensor], job_step: int) -> None:
@@ -123,9 +130,11 @@ class LearnerCore:
         self.job_step += 1
         self.steps += 1
         self.token_clock += tokens
+        self.rate_sum += lr
         for clock in self.clocks:
             clock.c_tokens += tokens
             clock.c_steps += 1
+            clock.c_rates += lr
         return loss.item()
 
     def stage(self, index: int) -> Stage:
@@ -143,6 +152,8 @@ class LearnerCore:
             token_clock=self.token_clock,
             c_tokens=clock.c_tokens,
             c_steps=clock.c_steps,
+            mean_lr=clock.c_rates / clock.c_steps if clock.c_steps else 0.0,
+            rate_sum=self.rate_sum,
             values=values,
             ready=ready,
         )
@@ -165,6 +176,7 @@ class LearnerCore:
         keeps_steps = kind is Adopted.LATE
         clock.c_tokens = self.token_clock - stage.token_clock if keeps_steps else 0
         clock.c_steps = self.job_step - stage.job_step if keeps_steps else 0
+        clock.c_rates = self.rate_sum - stage.rate_sum if keeps_steps else 0.0
         clock.base_version = adoption.version
         return kind
 

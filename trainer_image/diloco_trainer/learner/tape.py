@@ -4,7 +4,7 @@ Together with the Synchronizer's log it lets an independent writing of the algor
 are kept in memory and written at heartbeats and at the end. Kinds and fields (steps are job steps):
 
 `join` epoch, index, incarnation, versions, step, rejoin; `step` step (after it), lr, ranges [[pass, start, stop]],
-loss; `contribution` fragment, sequence, turn, base_version, stage_step, token_clock, c_tokens, c_steps, codec,
+loss; `contribution` fragment, sequence, turn, base_version, stage_step, token_clock, c_tokens, c_steps, mean_lr, codec,
 checksum; `settlement` fragment, sequence, outcome, version, reason; `adoption` fragment, version, step, how,
 stage_step.
 """
@@ -53,6 +53,7 @@ class Tape:
             token_clock=header.token_clock,
             c_tokens=header.c_tokens,
             c_steps=header.c_steps,
+            mean_lr=header.mean_lr,
             codec=header.codec,
             checksum=header.checksum.hex(),
         )

@@ -196,6 +196,7 @@ class Uplink:
             token_clock=stage.token_clock,
             c_tokens=stage.c_tokens,
             c_steps=stage.c_steps,
+            mean_lr=stage.mean_lr,
             codec=self._codec.kind.value,
             shape_digest=self._layout.fragments[stage.fragment].digest,
         )

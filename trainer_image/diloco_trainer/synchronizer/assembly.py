@@ -17,6 +17,7 @@ from diloco_trainer.synchronizer.commit import Committer, InlineCommitter, Threa
 from diloco_trainer.synchronizer.control import Control, new_control
 from diloco_trainer.synchronizer.engine import Engine, Machinery
 from diloco_trainer.synchronizer.housekeeping import Limits
+from diloco_trainer.synchronizer.log import Log
 from diloco_trainer.synchronizer.merge_exec import MergeContext
 from diloco_trainer.synchronizer.records import JobRecord
 from diloco_trainer.synchronizer.recovery import Opened, open_state
@@ -65,16 +66,22 @@ def threaded(
     return Synchronizer(engine, EngineBackend(engine, context))
 
 
-def inline(run: RunConfig, task: Task, folder: Path, clock: Clock, limits: Limits | None = None) -> Synchronizer:
-    """The same on the caller's thread, for scripted time: every call is over, and durable, when it returns."""
+def inline(
+    run: RunConfig,
+    task: Task,
+    folder: Path,
+    clock: Clock,
+    limits: Limits | None = None,
+    committer: Callable[[Log, Callable[[int], None]], Committer] = InlineCommitter,
+) -> Synchronizer:
+    """The same on the caller's thread, for scripted time: every call is over when it returns.
+
+    With the usual committer it is durable then, too.
+    """
     opened, context = open_job(run, task, folder, clock)
     runner = InlineRunner()
-
-    def committer(synced: Callable[[int], None], failed: Crash) -> Committer:
-        return InlineCommitter(opened.log, synced)
-
     worker = InlineWorker(runner.post)
-    machinery = Machinery(runner, worker, worker, worker, committer)
+    machinery = Machinery(runner, worker, worker, worker, lambda synced, _: committer(opened.log, synced))
     engine = Engine(run, context, task, folder, opened, clock, machinery, _raise, limits or Limits())
     return Synchronizer(engine, EngineBackend(engine, context))
 

@@ -4,6 +4,7 @@ Used by the gRPC server and the in-memory exchange alike. Whether an incarnation
 holds, is the backend's verdict, not decided here.
 """
 
+import math
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -94,5 +95,7 @@ def _check_body(header: pb.ContributionHeader, expected: BodyExpectation) -> Non
         raise Refused(Reason.WRONG_SIZE, f"{where} takes {expected.size_bytes} bytes, not {header.size_bytes}")
     if len(header.checksum) != sha256().digest_size:
         raise Refused(Reason.BAD_HEADER, "checksum is not a sha256")
+    if not (math.isfinite(header.mean_lr) and header.mean_lr >= 0):
+        raise Refused(Reason.BAD_HEADER, f"mean_lr is {header.mean_lr}, not a learning rate")
     if header.c_steps < 1:
         raise Refused(Reason.BAD_HEADER, "a body without steps: answer `nothing` instead")

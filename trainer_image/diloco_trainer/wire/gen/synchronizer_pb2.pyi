@@ -577,6 +577,7 @@ class ContributionHeader(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     CHECKSUM_FIELD_NUMBER: _builtins.int
     NOTHING_FIELD_NUMBER: _builtins.int
+    MEAN_LR_FIELD_NUMBER: _builtins.int
     job_uid: _builtins.str
     epoch: _builtins.int
     index: _builtins.int
@@ -603,6 +604,8 @@ class ContributionHeader(_message.Message):
     """sha256 of the payload"""
     nothing: _builtins.bool
     """an answer without a body: no step since the adoption"""
+    mean_lr: _builtins.float
+    """mean inner learning rate of the c_steps steps: what the norm guard scales by"""
     def __init__(
         self,
         *,
@@ -623,10 +626,11 @@ class ContributionHeader(_message.Message):
         size_bytes: _builtins.int = ...,
         checksum: _builtins.bytes = ...,
         nothing: _builtins.bool = ...,
+        mean_lr: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "c_steps", b"c_steps", "c_tokens", b"c_tokens", "checksum", b"checksum", "codec", b"codec", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "index", b"index", "job_uid", b"job_uid", "nothing", b"nothing", "sequence", b"sequence", "shape_digest", b"shape_digest", "size_bytes", b"size_bytes", "stage_step", b"stage_step", "token_clock", b"token_clock", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_version", b"base_version", "c_steps", b"c_steps", "c_tokens", b"c_tokens", "checksum", b"checksum", "codec", b"codec", "epoch", b"epoch", "fragment", b"fragment", "incarnation", b"incarnation", "index", b"index", "job_uid", b"job_uid", "mean_lr", b"mean_lr", "nothing", b"nothing", "sequence", b"sequence", "shape_digest", b"shape_digest", "size_bytes", b"size_bytes", "stage_step", b"stage_step", "token_clock", b"token_clock", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
