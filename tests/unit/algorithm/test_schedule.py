@@ -1,6 +1,7 @@
 """Step schedule and turns."""
 
 import pytest
+
 from diloco_trainer.algorithm.schedule import (
     Pace,
     count_turn,

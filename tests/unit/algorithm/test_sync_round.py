@@ -306,6 +306,13 @@ def test_body_of_a_learner_that_was_given_up_is_refused() -> None:
     assert rounds.send(another) == [Refuse(another.key, RefusalReason.GONE)]
 
 
+def test_learner_without_work_does_not_hold_up_one_that_still_trains() -> None:
+    rounds = synchronous(0, 1)
+    rounds.hear(0, drained=True)
+    (merge,) = rounds.send(rounds.body(1, turn=1))
+    assert [key.index for key in merge.contributions] == [1]
+
+
 # --- Decoupled turns --------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,10 @@ def judge(state: RoundState, current: FragmentRound, now: float) -> Verdict:
 
 
 def _judge_everyone(state: RoundState, current: FragmentRound, now: float) -> Verdict:
-    if current.expected <= current.answered and (current.answers or current.closing):
+    missing = current.expected - current.answered
+    if not current.closing:  # without work there is no step to answer with; only a closing round asks again
+        missing -= {member.who for member in state.members.values() if member.drained}
+    if not missing and (current.answers or current.closing):
         if current.expected or current.closing:
             return Verdict(True, "everyone expected answered")
         return Verdict(False, "nobody is expected")
@@ -68,8 +71,7 @@ def _judge_everyone(state: RoundState, current: FragmentRound, now: float) -> Ve
     if deadline is None:
         return Verdict(False, "no contribution yet")
     if now >= deadline:
-        missing = sorted(index for index, _ in current.expected - current.answered)
-        return Verdict(True, f"deadline, without learners {missing}")
+        return Verdict(True, f"deadline, without learners {sorted(index for index, _ in missing)}")
     return Verdict(False, "waiting for everyone expected", look_again_at=deadline)
 
 
