@@ -11,7 +11,7 @@ PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
 PYTEST ?= $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-full verify manifests proto clean
+.PHONY: help setup quickstart test test-full verify manifests proto bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ manifests: setup ## Write the CRD from the models
 
 proto: setup ## Write the gRPC stubs from synchronizer.proto
 	@$(BIN)/python -m diloco_trainer.wire.generate
+
+bench: setup ## Run the benchmarks, results in benchmarks/out (BENCH=--quick for short ones)
+	@mkdir -p benchmarks/out
+	@for script in benchmarks/*.py; do \
+		echo "--- $$script $(BENCH)"; \
+		$(BIN)/python "$$script" --json "benchmarks/out/$$(basename "$$script" .py).json" $(BENCH) || exit 1; done
 
 clean: ## Remove the virtual environment and caches; keeps runs/
 	rm -rf $(VENV) build *.egg-info crds/*.egg-info operator/*.egg-info trainer_image/*.egg-info
