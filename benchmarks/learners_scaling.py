@@ -164,6 +164,7 @@ def _body(contribution: Contribution) -> Body:
         token_clock=header.token_clock,
         c_tokens=header.c_tokens,
         c_steps=header.c_steps,
+        mean_lr=header.mean_lr,
         norm=0.0,  # no guard here
         checksum=header.checksum,
         data=torch.frombuffer(contribution.payload, dtype=torch.uint8),
