@@ -1,7 +1,7 @@
 """Run configs and in-process Synchronizers for tests of the Synchronizer: tiny, on a toy task, under a manual clock."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from diloco_api.policy import (
@@ -21,7 +21,9 @@ from diloco_api.tokens import make_token
 from diloco_api.train import BatchSpec, DataSpec, TrainSpec
 from diloco_trainer.algorithm.fragments import FragmentLayout, make_layout
 from diloco_trainer.synchronizer.assembly import Synchronizer, inline
+from diloco_trainer.synchronizer.commit import Committer, InlineCommitter
 from diloco_trainer.synchronizer.housekeeping import Limits
+from diloco_trainer.synchronizer.log import Log
 from diloco_trainer.wire.memory import MemorySynchronizer
 from fakes.clock import ManualClock
 from fakes.scripted_learner import ScriptedLearner
@@ -100,13 +102,18 @@ class Bench:
     """A real engine without threads, and Learners that speak to it through the in-memory exchange."""
 
     def __init__(
-        self, run: RunConfig, folder: Path, clock: ManualClock | None = None, limits: Limits | None = None
+        self,
+        run: RunConfig,
+        folder: Path,
+        clock: ManualClock | None = None,
+        limits: Limits | None = None,
+        committer: Callable[[Log, Callable[[int], None]], Committer] = InlineCommitter,
     ) -> None:
         self.run = run
         self.folder = folder
         self.clock = clock or ManualClock()
         self.layout = toy_layout(run)
-        self.synchronizer: Synchronizer = inline(run, ToyTask(), folder, self.clock, limits)
+        self.synchronizer: Synchronizer = inline(run, ToyTask(), folder, self.clock, limits, committer)
         self.engine = self.synchronizer.engine
         self.engine.start()
 

@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_kill_changes_a_bit_of_what_comes_after_it(tmp_path: Path, seed: int) -> None:
+def test_no_kill_changes_a_bit_of_what_comes_after_it(tmp_path: Path) -> None:
+    seed = 1
     path = os.pathsep.join(str(ROOT / folder) for folder in ("crds", "operator", "trainer_image", "tests"))
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/fakes/kill_host.py"), str(tmp_path), str(seed), "8"],

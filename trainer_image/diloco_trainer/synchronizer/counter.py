@@ -84,10 +84,10 @@ class Counter:
         except WireError as error:
             reply.fail(error)
             return
-        if known is None or known.outcome in (pb.RECEIVED, pb.HELD):
-            reply.ok(known)
+        if known is None:
+            reply.ok(None)
         else:
-            self._core.journal.when_durable(lambda: reply.ok(known))
+            self._answer(known, reply)
 
     def contribute(
         self, header: pb.ContributionHeader, inspected: Inspected | None, reply: Reply[pb.Settlement]
@@ -103,8 +103,7 @@ class Counter:
             return
         if known is None:
             known = self._nothing(header) if inspected is None else self._body(header, inspected)
-        settlement = known
-        self._core.journal.when_durable(lambda: reply.ok(settlement))
+        self._answer(known, reply)
 
     def pull(self, request: pb.PullRequest, reply: Reply[Pulled]) -> None:
         """Deltas that are retained, or the anchor of the newest version."""
@@ -124,6 +123,13 @@ class Counter:
             reply.ok(pulled)
             return
         self._merger.when_idle(request.fragment, self._raw(request.fragment, reply))
+
+    def _answer(self, known: pb.Settlement, reply: Reply[pb.Settlement]) -> None:
+        """A settlement is told once its record is on disk; that a body waits is not on record."""
+        if known.outcome in (pb.RECEIVED, pb.HELD):
+            reply.ok(known)
+        else:
+            self._core.journal.when_durable(lambda: reply.ok(known))
 
     def _raw(self, fragment: int, reply: Reply[Pulled]) -> Callable[[], None]:
         def answer() -> None:

@@ -170,7 +170,7 @@ class Engine:
     def _save_totals(self) -> None:
         core = self._core
         learners = core.roster.take_unsaved()
-        if learners or core.phase() in (Phase.RUNNING, Phase.CLOSING):
+        if learners or core.phase() in (Phase.RUNNING, Phase.CLOSING, Phase.DRAINING):
             core.journal.record(TotalsRecord(core.job_totals(), learners))
 
     def _share_units(self) -> None:

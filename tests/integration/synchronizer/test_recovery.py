@@ -92,12 +92,13 @@ def copy_cut(folder: Path, to: Path, size: int) -> Path:
     return to
 
 
-async def test_a_log_cut_at_every_byte_of_its_last_records_opens_as_the_fold_of_the_whole_ones(tmp_path: Path) -> None:
+async def test_a_log_cut_at_any_byte_of_its_last_records_opens_as_the_fold_of_the_whole_ones(tmp_path: Path) -> None:
     await some_work(tmp_path / "state")
     ends = [0, *(end for _, end in read_frames(segment_path(tmp_path / "state", 1), 1))]
     reopen = opener()
     wanted: dict[int, tuple[str, list[torch.Tensor]]] = {}
-    for cut in range(ends[-3], ends[-1] + 1):
+    # every byte of the last record, and enough of the one before; `test_log` cuts at every byte of all
+    for cut in [*range(ends[-3], ends[-2], 25), *range(ends[-2], ends[-1] + 1)]:
         num_whole = sum(end <= cut for end in ends) - 1
         folder = copy_cut(tmp_path / "state", tmp_path / f"cut-{cut}", cut)
         state = reopen(folder)
