@@ -38,7 +38,7 @@ verify: setup ## Check generated files, lint, types, imports, sizes, links; runs
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@for package in $(PACKAGES); do echo "mypy --strict -p $$package"; $(BIN)/mypy --strict -p $$package || exit 1; done
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@PYTHONPATH=tests $(BIN)/python -m checks.run
 
 manifests: setup ## Write the CRD from the models
