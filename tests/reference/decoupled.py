@@ -1,7 +1,7 @@
 """Decoupled DiLoCo (arXiv 2604.21428) in one process: what Learners and the Synchronizer compute, in a given order.
 
-The paper leaves the order of events to the outside world, so does this module: a test, a tape or `train_in_turns`
-calls `step`, `stage`, `contribute`, `merge` and `adopt` in the order they happened. Per Learner and fragment:
+The paper leaves the order of events to the outside world, so does this module: a test, a tape or
+`lockstep.train_in_turns` calls `step`, `stage`, `contribute`, `merge` and `adopt` in the order they happened. Per Learner and fragment:
 c_steps and c_tokens since the last adoption, weight c_tokens * (c_tokens / c_steps) (section 3.2), pseudo-gradient
 against the Synchronizer's value last adopted (appendix D.2), RDA or direct merge, Nesterov (section 3).
 
@@ -153,39 +153,3 @@ class Synchronizer:
         self.branches[f, last.version + 1] = merged.branch
         self.versions[f].append(Version(f, last.version + 1, theta, momentum, last.published + sent))
         return self.newest(f)
-
-
-def train_in_turns(inners: Sequence[Inner], rules: Rules, *, steps: int, sync_every: int) -> Synchronizer:
-    """All Learners at one speed: after step t the turns n with floor(n H / P) = t ask for fragment n mod P.
-
-    Everybody answers from the boundary the turn falls on and adopts tau steps later (the paper's figure: M = 2, P = 3,
-    H = 3, tau = 2); at the end every fragment has one closing round.
-    """
-    fragments = range(len(inners[0].shapes))
-    start = [inners[0].read(f) for f in fragments]
-    synchronizer = Synchronizer(start, inners[0].shapes, rules)
-    learners = [Learner(inner, rules, list(start), [0 for _ in fragments]) for inner in inners]
-
-    def exchange(f: int) -> None:
-        synchronizer.merge(f, [learner.contribute(learner.stage(f)) for learner in learners])
-
-    def settle_and_adopt(f: int) -> None:
-        newest = synchronizer.newest(f)
-        for learner in learners:
-            learner.adopt(f, newest.version, newest.published, learner.settle(f, "merged").stage)
-
-    for t in range(1, steps + 1):
-        for learner in learners:
-            learner.step()
-        for f in fragments:
-            if (t - f * sync_every // len(fragments)) % sync_every == 0:
-                exchange(f)
-            if f in learners[0].open and t - learners[0].open[f].stage.step == rules.sync_delay:
-                settle_and_adopt(f)
-    for f in fragments:
-        if f in learners[0].open:
-            settle_and_adopt(f)
-        if learners[0].c_steps[f] > 0:
-            exchange(f)
-            settle_and_adopt(f)
-    return synchronizer

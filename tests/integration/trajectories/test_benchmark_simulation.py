@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from diloco_trainer.task.task import make_task
-from reference import decoupled
+from reference import decoupled, lockstep
 from reference.hand import run_config
 from reference.task_inner import TaskInner, fixed_work
 
@@ -38,7 +38,7 @@ def test_the_simulation_of_the_scaling_benchmark_equals_the_reference(tmp_path):
     rules = decoupled.Rules(
         lr=0.6, mu=0.9, sync_delay=script.ADOPTED_AFTER_STEPS, up="int4", down="int8", error_feedback=True
     )
-    wanted = decoupled.train_in_turns(inners, rules, steps=STEPS, sync_every=6)
+    wanted = lockstep.train_in_turns(inners, rules, steps=STEPS, sync_every=6)
     for f, state in enumerate(simulation.states):
         newest = wanted.newest(f)
         assert state.version == newest.version > 2

@@ -14,7 +14,8 @@ from diloco_trainer.learner.uplink import rounding_seed
 from diloco_trainer.task.task import make_task
 from reference import diloco, streaming
 from reference.codecs import decode, encode
-from reference.hand import HandLearner, Scripted, run_config, until
+from reference.hand import Scripted, run_config
+from reference.hand_learner import HandLearner, until
 from reference.task_inner import TaskInner, fixed_work
 
 STEPS = 26  # not a whole number of rounds: the closing rounds have something to merge

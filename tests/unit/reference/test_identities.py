@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reference import decoupled, diloco, streaming
+from reference import decoupled, diloco, lockstep, streaming
 from reference.inner import Quadratic
 
 SIZES = (5, 3, 4)
@@ -105,7 +105,7 @@ def test_decoupled_with_everyone_equal_tokens_and_direct_merge_is_streaming_bit_
         mu=0.9,
         uplink=streaming.plain_uplink("fp32"),
     )
-    turned = decoupled.train_in_turns(learners(3), rules, steps=steps, sync_every=6)
+    turned = lockstep.train_in_turns(learners(3), rules, steps=steps, sync_every=6)
     assert sum(len(versions) for versions in turned.versions) == len(streamed)
     for version in streamed:
         assert same(version, turned.versions[version.fragment][version.version])
