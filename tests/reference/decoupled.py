@@ -1,9 +1,9 @@
 """Decoupled DiLoCo (arXiv 2604.21428) in one process: what Learners and the Synchronizer compute, in a given order.
 
-The paper leaves the order of events to the outside world, so does this module: a test, a tape or
-`lockstep.train_in_turns` calls `step`, `stage`, `contribute`, `merge` and `adopt` in the order they happened. Per Learner and fragment:
-c_steps and c_tokens since the last adoption, weight c_tokens * (c_tokens / c_steps) (section 3.2), pseudo-gradient
-against the Synchronizer's value last adopted (appendix D.2), RDA or direct merge, Nesterov (section 3).
+The paper leaves the order of events to the outside world, so does this module: a test, a tape (`replay`) or `lockstep`
+calls `step`, `stage`, `contribute`, `merge` and `adopt` in the order they happened. Per Learner and fragment: c_steps
+and c_tokens since the last adoption, weight c_tokens * (c_tokens / c_steps) (section 3.2), pseudo-gradient against the
+Synchronizer's value last adopted (appendix D.2), RDA or direct merge, Nesterov (section 3).
 
 What the paper leaves to the implementation, as it is here: Learners hold the published value (running sum of
 quantised differences); int4 uplinks keep what they lost as a bf16 residual, which changes only when the contribution

@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo (arXiv 2604.21428) where nothing is decoupled: all Learners at one speed, everybody in every merge."""
+"""Decoupled DiLoCo (arXiv 2604.21428) where nothing is decoupled: one speed, everybody in every merge."""
 
 from collections.abc import Sequence
 
