@@ -60,7 +60,8 @@ async def started(bench: Bench) -> list[ScriptedLearner]:
 async def anchor_version(learner: ScriptedLearner) -> int:
     """Version of the anchor of fragment 0, pulled raw."""
     request = pb.PullRequest(index=learner.index, incarnation=learner.incarnation, fragment=0, raw=True)
-    return [item.version async for item in learner.wire.pull(request)][0]
+    (item,) = [item async for item in learner.wire.pull(request)]
+    return item.version
 
 
 async def settled(task: "asyncio.Task[object]") -> bool:

@@ -201,6 +201,10 @@ async def test_a_newer_incarnation_fences_the_older_one(tmp_path: Path) -> None:
     with pytest.raises(Fenced):
         await old.join()
     assert [learner.gone for learner in (await bench.synchronizer.backend.progress()).learners] == [True, False]
+    await bench.wire(0, 2).leave(pb.LeaveRequest(index=0, incarnation=2))
+    bench = bench.crashed()
+    with pytest.raises(Fenced):
+        await bench.learner(0, incarnation=1).join()
 
 
 async def test_the_work_of_a_gone_learner_is_leased_again(tmp_path: Path) -> None:
@@ -381,15 +385,18 @@ async def test_notices_tell_the_phase_turns_and_settlements(tmp_path: Path) -> N
 
 
 async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path: Path) -> None:
-    policy = decoupled({"grace": {"kind": "Fixed", "seconds": 0}, "num_fragments": 1, "guard": None})
+    plain = {"weighting": "Uniform", "merge": "Mean", "encode_up": "fp32", "encode_down": "fp32"}
+    policy = decoupled({"grace": {"kind": "Fixed", "seconds": 0}, "num_fragments": 1, "guard": None, **plain})
     bench = Bench(run_config(policy), tmp_path / "state")
     first, second = await started(bench, 2)
+    version_0 = first.parts[0].anchor.clone()
     for learner in (first, second):
         learner.train(2)
         await learner.heartbeat(step_seconds=1.0)
     bench.advance(2.5)
     await first.contribute(0, 1)
     await first.adopt(await first.resend(0))
+    version_1 = first.parts[0].anchor.clone()
     assert (await second.contribute(0, 1)).outcome == pb.HELD
     assert (await second.resend(0)).outcome == pb.HELD
     bench.advance(2.5)
@@ -400,6 +407,11 @@ async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path
     await second.adopt(settled)
     await first.adopt(await first.resend(0))
     assert torch.equal(first.parts[0].anchor, second.parts[0].anchor)
+    rebased = second.delta(0, 1) + (version_1 - version_0)
+    delta = (first.delta(0, 2) + rebased) / 2
+    momentum = 0.9 * first.delta(0, 1) + delta
+    version_2 = version_1 - 0.6 * (delta + 0.9 * momentum)
+    torch.testing.assert_close(first.parts[0].anchor, version_2, rtol=0, atol=1e-6)
     assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)
 
 
