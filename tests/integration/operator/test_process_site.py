@@ -218,10 +218,11 @@ from diloco_operator.sites.process import ProcessSite
 async def main():
     site = ProcessSite("local", Path(sys.argv[1]), os.environ)
     await site.start()
-    container = {"name": "c", "image": "none", "command": ["python", "-S", "-c", "import time; time.sleep(600)"]}
+    program = "import time; print(1, flush=True); time.sleep(600)"
+    container = {"name": "c", "image": "none", "command": ["python", "-S", "-c", program]}
     metadata = {"name": "a", "labels": {}}
     await site.create_pod({"kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
-    while not site.processes():
+    while not (site.log_file("a").exists() and site.log_file("a").read_text()):
         await asyncio.sleep(0.01)
     print(site.processes()[0].pid, flush=True)
     await asyncio.sleep(600)
@@ -239,7 +240,11 @@ async def test_processes_end_when_their_owner_is_killed(tmp_path: Path) -> None:
         pid = int(await asyncio.to_thread(owner.stdout.readline))
         assert start_time(pid) is not None
         owner.kill()
-        await gone(pid)
+        try:
+            await gone(pid)
+        finally:
+            if start_time(pid) is not None:
+                os.kill(pid, signal.SIGKILL)
 
 
 async def test_what_an_earlier_run_left_behind_is_ended_but_not_a_stranger_with_its_pid(tmp_path: Path) -> None:

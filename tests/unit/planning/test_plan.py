@@ -274,6 +274,32 @@ def test_a_pod_stuck_in_deletion_takes_no_room_and_is_not_waited_for() -> None:
         assert world.step(seconds=20).actions == ()
 
 
+def test_live_pods_that_a_lost_status_does_not_know_are_adopted_not_doubled() -> None:
+    world = running_world()
+    world.finish(world.learner(1), 1)
+    world.settle()
+    world.created.clear()
+    status = world.job.status.model_copy(update={"learner_statuses": []})
+    world.job = world.job.model_copy(update={"status": status})
+    world.settle()
+    assert world.created == []
+    assert [world.row(index)[:2] for index in range(3)] == [("Running", 1), ("Running", 2), ("Running", 1)]
+
+
+def test_failures_of_an_earlier_run_do_not_delay_replacements_in_this_one() -> None:
+    world = running_world()
+    for _ in range(3):
+        world.finish(world.learner(1), 1)
+        world.settle(40)
+    world.pods.clear()
+    world.fresh_start = True
+    world.settle()
+    incarnation = world.row(1)[1]
+    world.finish(world.learner(1), 1)
+    world.step()
+    assert world.row(1)[:2] == ("Pending", incarnation + 1)
+
+
 # --- silence ------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +320,13 @@ def test_a_silent_learner_is_replaced_only_after_the_synchronizer_served_for_the
         world.step(seconds=10)
     assert world.row(1)[1] == 2
     assert [p.deleting for p in world.pods.values() if (p.index, p.incarnation) == silent] == [True]
+
+
+def test_a_learner_that_has_said_goodbye_is_not_called_silent_while_its_pod_ends() -> None:
+    world = running_world()
+    world.gone.add((1, 1))
+    world.step()
+    assert world.row(1)[:2] == ("Running", 1)
 
 
 def test_a_site_that_is_silent_as_a_whole_is_no_reason_to_delete() -> None:
@@ -444,6 +477,8 @@ def test_a_start_after_a_crash_of_everything_takes_new_incarnations_uncounted() 
     world.objects = {key: value for key, value in world.objects.items() if key[0] == "PersistentVolumeClaim"}
     world.phase, world.fresh_start = None, True
     world.step()
+    assert world.created == []
+    assert world.condition("SynchronizerReady") == ("False", "Pending")
     world.serve()
     world.step()
     assert [world.row(index) for index in range(3)] == [("Pending", 2, 1, 0)] * 3
