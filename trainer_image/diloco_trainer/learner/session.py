@@ -66,6 +66,7 @@ class Session:
         self._leases = Leases(client, run, me.identity, account=account, patience=patience, tell=tell)
         self.mail: asyncio.Queue[ToExchange] = asyncio.Queue()
         self._group: asyncio.TaskGroup | None = None
+        self._leaving = False
         self._reset()
 
     def _reset(self) -> None:
@@ -91,7 +92,9 @@ class Session:
                     self._spawn(self._read_mail())
             except BaseExceptionGroup as group_error:
                 error = _first(group_error)
-                if isinstance(error, Departed):
+                # A call that the goodbye has overtaken is told to join again; that is over.
+                if isinstance(error, Departed) or (self._leaving and isinstance(error, JoinAgain)):
+                    self._tape.flush()
                     return
                 if not isinstance(error, JoinAgain):
                     raise error from None
@@ -147,12 +150,12 @@ class Session:
             request = pb.LeaveRequest(
                 index=identity.index, incarnation=identity.incarnation, reason=message.reason, totals=self._heartbeat()
             )
+            self._leaving = True
             try:
                 async with asyncio.timeout(0.3 * message.within_seconds):
                     await self._client.leave(request)
             except (WireError, TimeoutError):
                 pass  # an incarnation that cannot say goodbye is found out by its silence
-        self._tape.flush()
         raise Departed
 
     # --- heartbeats -----------------------------------------------------------------------------------------------
