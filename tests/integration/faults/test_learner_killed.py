@@ -22,7 +22,7 @@ VICTIM = 1
 def small_job(folder: Path):
     return job(
         {
-            "train.data.uri": str(text_file(folder)),
+            "train.data.uri": str(text_file(folder, 900)),
             "train.data.sequenceLength": 64,
             "train.model": {"layers": 2, "hidden": 32, "heads": 2},
             "train.batch.sequences": 8,

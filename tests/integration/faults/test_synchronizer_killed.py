@@ -101,3 +101,4 @@ def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_s
     assert totals.trained == trained * 8 * 64
     assert totals.in_flight == 0
     assert sum(totals.discarded.values()) == 0
+    assert totals.repeated == 0
