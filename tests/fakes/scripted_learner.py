@@ -127,6 +127,13 @@ class ScriptedLearner:
         payload = bytes(codec.encode(values, Rounding.NEAREST, None).numpy())
         return await self.send(self.header(fragment, turn, sequence, payload), payload)
 
+    async def nothing(self, fragment: int, turn: int) -> pb.Settlement:
+        """Answer a turn at the very boundary of the adoption: no step since."""
+        part = self.parts[fragment]
+        header = self.header(fragment, turn, part.sequence + 1, b"")
+        header.token_clock, header.c_tokens, header.c_steps, header.nothing = part.adopted_clock, 0, 0, True
+        return await self.wire.contribute(header, b"")
+
     def header(self, fragment: int, turn: int, sequence: int, payload: bytes) -> pb.ContributionHeader:
         part = self.parts[fragment]
         header = pb.ContributionHeader(

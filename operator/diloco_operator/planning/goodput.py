@@ -43,12 +43,16 @@ def ideal_rate(rates: list[float]) -> float | None:
     return sum(near) / len(near)
 
 
-def shares(progress: Progress, step_tokens: int, window: float, wanted: float) -> Shares:
-    """`step_tokens`: tokens of one inner step of one Learner."""
+def shares(progress: Progress, window: float, wanted: float) -> Shares:
+    """The shares of the job so far. A Learner's rate is what it trained over the time it spent training."""
     seconds = [learner.state_seconds for learner in progress.learners]
     training = sum(states.get(LearnerState.TRAINING, 0.0) for states in seconds)
     lived = sum(sum(states.values()) for states in seconds)
-    rates = [step_tokens / learner.step_seconds for learner in progress.learners if learner.step_seconds]
+    rates = [
+        learner.token_clock / learner.state_seconds[LearnerState.TRAINING]
+        for learner in progress.learners
+        if learner.state_seconds.get(LearnerState.TRAINING, 0.0) > 0
+    ]
     ideal = ideal_rate(rates)
     possible = ideal * wanted if ideal else 0.0
     return Shares(
@@ -60,7 +64,7 @@ def shares(progress: Progress, step_tokens: int, window: float, wanted: float) -
 
 
 def goodput_status(
-    before: GoodputStatus, progress: Progress | None, replicas: int, step_tokens: int, now: float, running: bool
+    before: GoodputStatus, progress: Progress | None, replicas: int, now: float, running: bool
 ) -> GoodputStatus:
     """The new figures; without news from the Synchronizer the shares stay as they were."""
     window, wanted = wanted_time(before, replicas, now, running)
@@ -71,7 +75,7 @@ def goodput_status(
     }
     if progress is None:
         return before.model_copy(update=counted)
-    found = shares(progress, step_tokens, window, wanted)
+    found = shares(progress, window, wanted)
     return GoodputStatus(
         capacity=_text(found.capacity), accepted=_text(found.accepted), uptime=_text(found.uptime), **counted
     )

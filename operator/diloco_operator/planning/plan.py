@@ -216,7 +216,6 @@ def _finish(draft: _Draft, *, running: bool) -> Plan:
     """Figures, counts, the one-word summary; then whether all this is worth a write."""
     job, observed, now = draft.job, draft.observed, draft.now
     rows: list[LearnerStatus] = [row for _, row in sorted(draft.rows.items())]
-    batch = job.spec.train.batch.sequences * job.spec.train.data.sequence_length
     progress, before = observed.progress, draft.status
     desired = job.spec.learners.replicas if before.resolved else 0
     merged = progress.last_merge_age_seconds if progress else None
@@ -232,7 +231,7 @@ def _finish(draft: _Draft, *, running: bool) -> Plan:
             "site_summary": f"{sum(not site.unreachable for site in observed.sites)}/{len(observed.sites)}",
             "progress": progress_status(progress, now) if progress else before.progress,
             "last_progress_time": before.last_progress_time if merged is None else to_text(now - merged),
-            "goodput": goodput_status(before.goodput, progress, job.spec.learners.replicas, batch, now, running),
+            "goodput": goodput_status(before.goodput, progress, job.spec.learners.replicas, now, running),
         }
     )
     status = worth_writing(job.status, live, now, draft.policy.timeouts.progress_interval_seconds)

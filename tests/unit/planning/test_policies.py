@@ -165,10 +165,10 @@ def test_what_is_worth_a_write(new: JobStatus, written: bool) -> None:
 
 
 def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: float = 0.0) -> Progress:
-    """learners: (seconds training, seconds of an inner step)."""
+    """learners: (seconds training, seconds of an inner step of 10 tokens)."""
     rows = [
         LearnerProgress(
-            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1, token_clock=1,
+            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1, token_clock=int(10 * training / step),
             state=LearnerState.TRAINING, step_seconds=step, state_seconds={LearnerState.TRAINING: training},
         )
         for index, (training, step) in enumerate(learners)
@@ -180,14 +180,21 @@ def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: f
 
 
 def test_one_of_four_learners_lost_for_a_quarter_of_the_time_costs_a_sixteenth() -> None:
-    found = shares(progress([(100, 1), (100, 1), (100, 1), (75, 1)]), 10, window=100, wanted=400)
+    found = shares(progress([(100, 1), (100, 1), (100, 1), (75, 1)]), window=100, wanted=400)
     assert found.capacity == 0.9375
     assert found.absent_seconds == 25
 
 
 def test_accepted_work_is_measured_against_undisturbed_learners() -> None:
-    found = shares(progress([(100, 1), (100, 1)], merged=1500, uptime=90), 10, window=100, wanted=200)
+    found = shares(progress([(100, 1), (100, 1)], merged=1500, uptime=90), window=100, wanted=200)
     assert (found.accepted, found.uptime) == (0.75, 0.9)
+
+
+def test_what_is_accepted_was_trained_at_some_time() -> None:
+    found = shares(progress([(80, 1), (60, 2), (0, 1)], merged=800), window=100, wanted=300)
+    assert found.accepted is not None
+    assert found.capacity is not None
+    assert found.accepted <= found.capacity <= 1
 
 
 def test_the_ideal_rate_leaves_out_a_straggler() -> None:
@@ -198,18 +205,18 @@ def test_the_ideal_rate_leaves_out_a_straggler() -> None:
 def test_time_is_counted_in_the_status_and_no_second_twice_however_often_it_is_looked_at() -> None:
     counted = GoodputStatus(accounted_time=to_text(NOW))
     for step in range(1, 101):
-        counted = goodput_status(counted, None, 4, 10, NOW + step * 0.37, running=True)
+        counted = goodput_status(counted, None, 4, NOW + step * 0.37, running=True)
     assert float(counted.window_seconds) == 37
     assert float(counted.wanted_seconds) == 148
 
 
 def test_time_in_which_the_job_did_not_run_is_not_wanted() -> None:
     before = GoodputStatus(window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
-    after = goodput_status(before, None, 3, 10, NOW + 1000, running=False)
+    after = goodput_status(before, None, 3, NOW + 1000, running=False)
     assert (float(after.window_seconds), float(after.wanted_seconds)) == (10, 30)
     assert after.accounted_time == to_text(NOW + 1000)
 
 
 def test_the_shares_stay_while_the_synchronizer_is_away() -> None:
     before = GoodputStatus(capacity="0.9000", window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
-    assert goodput_status(before, None, 3, 10, NOW + 5, running=True).capacity == "0.9000"
+    assert goodput_status(before, None, 3, NOW + 5, running=True).capacity == "0.9000"

@@ -415,7 +415,8 @@ async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path
     assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)
 
 
-async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path: Path) -> None:
+@pytest.mark.parametrize("says_nothing", [False, True], ids=["unanswered", "nothing yet"])
+async def test_a_turn_without_a_body_is_asked_again_with_the_heartbeat(tmp_path: Path, says_nothing: bool) -> None:
     bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
     first, second = await started(bench, 2)
     async with aclosing(first.wire.turns()) as notices:
@@ -425,6 +426,8 @@ async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path
             await learner.heartbeat(step_seconds=1.0)
         bench.advance(2.5)
         turn = (await anext(notices)).turn
+        if says_nothing:
+            await first.nothing(0, turn.number)
         bench.advance(1)
         await first.heartbeat()
         bench.advance(5)
@@ -432,3 +435,23 @@ async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path
         assert (await anext(notices)).turn.number == turn.number
         await first.contribute(0, turn.number)
         assert (await anext(notices)).settlement.outcome == pb.MERGED
+
+
+async def test_an_answer_of_nothing_books_what_the_adoption_overwrote(tmp_path: Path) -> None:
+    """Steps between the stage and its adoption, and none since: overlap, and nothing left in flight."""
+    bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
+    (learner,) = await started(bench, 1)
+    learner.train(4)
+    await learner.heartbeat(step_seconds=1.0)
+    bench.advance(25)
+    settled = await learner.contribute(0, 1)
+    learner.train(2)
+    await learner.heartbeat(step_seconds=1.0)
+    await learner.adopt(await learner.resend(0) if settled.outcome == pb.RECEIVED else settled)
+    bench.advance(25)
+    assert (await learner.nothing(0, 2)).outcome == pb.RECEIVED
+    await learner.nothing(0, 2)
+    for life in (bench, bench.crashed()):
+        tokens = (await life.synchronizer.backend.progress()).tokens
+        trained, overwritten = 4 * learner.batch_tokens, 2 * learner.batch_tokens
+        assert (tokens.merged, tokens.overlap, tokens.in_flight) == (trained, overwritten, 0)

@@ -44,3 +44,12 @@ def test_totals_are_saved_once() -> None:
     roster.hear(totals(0, 10), 1.0)
     assert roster.take_unsaved() == (totals(0, 10),)
     assert roster.take_unsaved() == ()
+
+
+def test_after_a_restart_the_old_token_clock_does_not_count_as_a_leap() -> None:
+    roster = Roster(batch_tokens=100)
+    roster.restore(totals(0, 10), 0.0)
+    roster.hear(totals(0, 100_000, step_seconds=0.5), 1.0)
+    assert roster.tokens_per_second([(0, 1)]) == 200.0
+    roster.hear(totals(0, 100_600, step_seconds=0.5), 3.0)
+    assert roster.tokens_per_second([(0, 1)]) == 300.0

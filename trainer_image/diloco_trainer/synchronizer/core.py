@@ -92,7 +92,7 @@ class Core:
         self.uptime = UptimeClock(self.began_at, totals.served_seconds, totals.uptime_seconds)
         self.rounds = restored_rounds(run, journal.control, self.began_at)
         for item in journal.control.present():
-            self.roster.admit(item.totals, self.began_at)
+            self.roster.restore(item.totals, self.began_at)
         self.told_phase = self.phase()
         """What Learners have been told: changes once its record is durable."""
         self._execute: Execute | None = None

@@ -38,6 +38,10 @@ class Roster:
         who = (totals.index, totals.incarnation)
         self._seen[who] = Seen(totals, now, deque([(now, totals.token_clock)]))
 
+    def restore(self, totals: LearnerTotals, now: float) -> None:
+        """A member of an earlier process: its saved token clock is older than `now` and says nothing of its rate."""
+        self._seen[totals.index, totals.incarnation] = Seen(totals, now)
+
     def hear(self, totals: LearnerTotals, now: float) -> None:
         """A heartbeat; an incarnation that is no member is ignored."""
         seen = self._seen.get((totals.index, totals.incarnation))
@@ -66,7 +70,8 @@ class Roster:
         return sum(self._rate(self._seen[who]) for who in live if who in self._seen)
 
     def _rate(self, seen: Seen) -> float:
-        (first_at, first), (last_at, last) = seen.clocks[0], seen.clocks[-1]
-        if last > first and last_at > first_at:
-            return (last - first) / (last_at - first_at)
+        if len(seen.clocks) > 1:
+            (first_at, first), (last_at, last) = seen.clocks[0], seen.clocks[-1]
+            if last > first and last_at > first_at:
+                return (last - first) / (last_at - first_at)
         return self._batch_tokens / seen.totals.step_seconds if seen.totals.step_seconds else 0.0
