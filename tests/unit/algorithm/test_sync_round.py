@@ -313,6 +313,18 @@ def test_learner_without_work_does_not_hold_up_one_that_still_trains() -> None:
     assert [key.index for key in merge.contributions] == [1]
 
 
+def test_round_that_lost_everyone_waits_for_those_who_come_back() -> None:
+    rounds = synchronous(0, 1)
+    rounds.at(31.0, Tick())
+    assert rounds.state.rounds[0].expected == frozenset()
+    rounds.hear(0)
+    assert rounds.state.rounds[0].expected == {(0, 1)}
+    rounds.hear(1)
+    rounds.send(rounds.body(1, turn=1))
+    (merge,) = only(Merge, rounds.send(rounds.body(0, turn=1)))
+    assert [key.index for key in merge.contributions] == [0, 1]
+
+
 # --- Decoupled turns --------------------------------------------------------------------------------------------
 
 
@@ -507,6 +519,38 @@ def test_dead_learner_that_may_hold_a_lease_postpones_the_end_until_it_is_gone()
     assert rounds.state.stage == Stage.RUNNING
     rounds.send(Heard(1, 2, None, True))
     assert rounds.state.stage == Stage.CLOSING
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["left", "unheard"])
+def test_job_does_not_end_before_the_work_of_one_that_is_gone_has_come_back(leaves: bool) -> None:
+    rounds = decoupled(0, 1)
+    rounds.send(AnsweredNothing(0, 1, 1, 1), AnsweredNothing(1, 1, 1, 1), PoolChanged(False, "TokenBudgetReached"))
+    rounds.at(550.0, Heard(0, 1, 1.0, True))
+    gone = rounds.send(Left(1, 1)) if leaves else rounds.at(601.0, Heard(0, 1, 1.0, True))
+    assert only(MarkGone, gone)
+    assert rounds.state.stage == Stage.RUNNING
+    rounds.send(PoolChanged(True, ""))
+    assert rounds.state.stage == Stage.RUNNING
+    rounds.send(Heard(0, 1, 1.0, False), PoolChanged(False, "TokenBudgetReached"), Heard(0, 1, 1.0, True))
+    assert rounds.state.stage == Stage.CLOSING
+
+
+def test_bodies_left_behind_are_merged_before_the_end_though_nobody_trains() -> None:
+    rounds = decoupled(0, 1)
+    rounds.send(AnsweredNothing(0, 1, 1, 1), AnsweredNothing(1, 1, 1, 1))
+    rounds.send(rounds.body(1, 0, turn=0), PoolChanged(False, "TokenBudgetReached"), Left(1, 1))
+    (announce,) = only(Announce, rounds.hear(0, drained=True))
+    assert (announce.fragment, announce.closing) == (0, False)
+    (merge,) = only(Merge, rounds.send(AnsweredNothing(0, 1, 0, announce.turn)))
+    assert only(MarkGone, rounds.done(merge)) == [MarkGone(1, 1, GoneReason.LEFT)]
+    rounds.send(PoolChanged(False, "TokenBudgetReached"))
+    assert rounds.state.stage == Stage.CLOSING
+
+
+def test_drain_of_a_synchronous_job_that_never_started_ends_at_once() -> None:
+    rounds = Rounds(SYNCHRONOUS)
+    rounds.join(0)
+    assert rounds.send(DrainRequested())[-1] == Finish(None)
 
 
 def test_work_that_comes_back_postpones_the_end() -> None:

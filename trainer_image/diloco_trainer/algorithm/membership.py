@@ -20,7 +20,17 @@ from diloco_trainer.algorithm.events import (
     RejectJoin,
     Start,
 )
-from diloco_trainer.algorithm.round_state import Member, RoundState, Stage, Who, admit, remove, start, unexpect
+from diloco_trainer.algorithm.round_state import (
+    RoundState,
+    Stage,
+    Who,
+    admit,
+    expect_where_nobody_is,
+    has_open_body,
+    remove,
+    start,
+    unexpect,
+)
 
 
 def join(state: RoundState, event: Joined, now: float) -> Iterator[Effect]:
@@ -53,6 +63,8 @@ def hear(state: RoundState, event: Heard, now: float) -> Iterator[Effect]:
     state.members[member.who] = replace(
         member, last_heard=now, alive=True, step_seconds=event.step_seconds, drained=event.drained
     )
+    if not member.alive:
+        expect_where_nobody_is(state, member.who)
 
 
 def depart(state: RoundState, who: Who, reason: GoneReason) -> None:
@@ -78,7 +90,7 @@ def expire(state: RoundState, now: float) -> Iterator[Effect]:
 def release(state: RoundState) -> Iterator[Effect]:
     """Report departed incarnations none of whose bodies is waiting or being merged."""
     for member in list(state.members.values()):
-        if member.going is not None and not _has_open_body(state, member):
+        if member.going is not None and not has_open_body(state, member.who):
             remove(state, member.who)
             yield MarkGone(member.index, member.incarnation, member.going)
 
@@ -96,11 +108,3 @@ def start_if_due(state: RoundState, now: float) -> Iterator[Effect]:
     if due:
         start(state)
         yield Start()
-
-
-def _has_open_body(state: RoundState, member: Member) -> bool:
-    return any(
-        (answer.key.index, answer.key.incarnation) == member.who
-        for current in state.rounds
-        for answer in current.answers
-    )

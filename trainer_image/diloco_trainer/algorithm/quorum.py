@@ -77,7 +77,7 @@ def _judge_everyone(state: RoundState, current: FragmentRound, now: float) -> Ve
 
 def _judge_quorum(state: RoundState, current: FragmentRound, now: float) -> Verdict:
     live = state.live_whos()
-    if live and live <= current.answered:
+    if live <= current.answered:
         return Verdict(True, "every live learner answered")
     quorum = quorum_of(state)
     if current.num_counted < quorum or current.quorum_at is None:

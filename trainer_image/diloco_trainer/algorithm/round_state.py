@@ -188,10 +188,15 @@ def admit(state: RoundState, index: int, incarnation: int, now: float) -> None:
     member = Member(index, incarnation, last_heard=now)
     state.members[member.who] = member
     state.newest[index] = max(incarnation, state.newest.get(index, 0))
+    expect_where_nobody_is(state, member.who)
+
+
+def expect_where_nobody_is(state: RoundState, who: Who) -> None:
+    """Synchronous rounds that lost everyone they expected wait for this Learner now; without that they never close."""
     if state.config.synchronous and state.stage != Stage.WAITING:
         for fragment, current in enumerate(state.rounds):
             if not current.expected:
-                state.rounds[fragment] = replace(current, expected=frozenset({member.who}))
+                state.rounds[fragment] = replace(current, expected=frozenset({who}))
 
 
 def start(state: RoundState) -> None:
@@ -206,6 +211,13 @@ def remove(state: RoundState, who: Who) -> None:
     """An incarnation is gone."""
     state.members.pop(who, None)
     unexpect(state, who)
+
+
+def has_open_body(state: RoundState, who: Who) -> bool:
+    """Whether a body of this Learner is waiting or being merged."""
+    return any(
+        (answer.key.index, answer.key.incarnation) == who for current in state.rounds for answer in current.answers
+    )
 
 
 def unexpect(state: RoundState, who: Who) -> None:

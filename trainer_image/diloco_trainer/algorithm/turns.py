@@ -46,7 +46,14 @@ def open_round(current: FragmentRound, turn: int, now: float) -> FragmentRound:
 
 def end_if_due(state: RoundState, now: float) -> Iterator[Effect]:
     """Begin the closing rounds, go through them, and finish once every fragment had its own."""
-    if state.stage in (Stage.RUNNING, Stage.WAITING) and _all_drained(state):
+    if state.stage == Stage.WAITING and state.draining:
+        # Version 0 was never handed out: nobody has anything to close with.
+        state.rounds = [replace(current, closed_for_good=True) for current in state.rounds]
+        state.stage = Stage.CLOSING
+    if state.stage == Stage.RUNNING and _all_drained(state):
+        if not state.draining and any(member.going is not None for member in state.members.values()):
+            yield from _settle_departed(state, now)
+            return
         state.stage = Stage.CLOSING
     if state.stage != Stage.CLOSING:
         return
@@ -56,6 +63,19 @@ def end_if_due(state: RoundState, now: float) -> Iterator[Effect]:
     if all(current.closed_for_good for current in state.rounds):
         state.stage = Stage.FINISHED
         yield Finish(None if state.draining else state.exhausted_reason)
+
+
+def _settle_departed(state: RoundState, now: float) -> Iterator[Effect]:
+    """Bodies left behind hold up the end: only once they are merged it is known which work has to be done again.
+
+    With everyone drained no step time makes turns, so their fragments' rounds are opened here.
+    """
+    for fragment, current in enumerate(state.rounds):
+        if current.answers and current.open_turn is None and not current.merging and not state.config.synchronous:
+            turn = state.next_turn
+            state.next_turn += 1
+            state.rounds[fragment] = open_round(current, turn, now)
+            yield Announce(turn, fragment, closing=False, interval_seconds=0.0)
 
 
 def _announce_closing(state: RoundState, fragment: int, now: float) -> Announce:

@@ -14,6 +14,7 @@ from diloco_trainer.algorithm.tokens import TokenLedger
 from diloco_trainer.algorithm.work import WorkPool
 from diloco_trainer.synchronizer.records import (
     AdmitRecord,
+    DepartRecord,
     FinishRecord,
     GoneRecord,
     JobRecord,
@@ -65,6 +66,8 @@ class Enrolled:
     incarnation: int
     site: str
     gone: GoneReason | None = None
+    departing: bool = False
+    """It has left, and is gone once its bodies have settled."""
     totals: LearnerTotals = field(default_factory=lambda: LearnerTotals(0, 0))
     lease: Lease | None = None
     settled: dict[int, Settled] = field(default_factory=dict)
@@ -133,6 +136,8 @@ class Control:
                 self._refuse(record)
             case NothingRecord():
                 self._nothing(record)
+            case DepartRecord():
+                self.enrolled[record.index, record.incarnation].departing = True
             case GoneRecord():
                 self._gone(record)
             case FinishRecord():
@@ -153,7 +158,7 @@ class Control:
             totals = LearnerTotals(record.index, record.incarnation)
             self.enrolled[who] = Enrolled(record.index, record.incarnation, record.site, totals=totals)
         else:
-            known.site, known.gone, known.lease = record.site, None, None
+            known.site, known.gone, known.departing, known.lease = record.site, None, False, None
         self.newest[record.index] = max(record.incarnation, self.newest.get(record.index, 0))
         self.ledger.admitted(record.index, record.incarnation)
 
@@ -224,7 +229,7 @@ class Control:
         """Plain data for a snapshot."""
         enrolled = [
             {
-                **{name: getattr(item, name) for name in ("index", "incarnation", "site", "gone")},
+                **{name: getattr(item, name) for name in ("index", "incarnation", "site", "gone", "departing")},
                 "totals": asdict(item.totals),
                 "lease": asdict(item.lease) if item.lease else None,
                 "settled": {str(fragment): asdict(settled) for fragment, settled in item.settled.items()},
@@ -288,6 +293,7 @@ def _enrolled(data: dict[str, Any]) -> Enrolled:
         incarnation=data["incarnation"],
         site=data["site"],
         gone=GoneReason(data["gone"]) if data["gone"] else None,
+        departing=data["departing"],
         totals=LearnerTotals(**data["totals"]),
         lease=Lease(lease["request_number"], tuple(tuple(r) for r in lease["ranges"]), lease["exhausted"])
         if lease

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from diloco_api.progress import Phase
 from diloco_api.run_config import RunConfig
 from diloco_trainer.algorithm import sync_round
-from diloco_trainer.algorithm.events import Effect, Event, PoolChanged
+from diloco_trainer.algorithm.events import Effect, Event, GoneReason, PoolChanged
+from diloco_trainer.algorithm.membership import depart
 from diloco_trainer.algorithm.round_state import (
     Member,
     RoundState,
@@ -183,6 +184,11 @@ def restored_rounds(run: RunConfig, control: Control, now: float) -> RoundState:
         admit(rounds, item.index, item.incarnation, now)
     for index, incarnation in control.newest.items():
         rounds.newest[index] = incarnation
+    for item in control.present():  # their bodies, which they were waiting for, went with the old process
+        if item.incarnation < control.newest[item.index]:
+            depart(rounds, item.who, GoneReason.FENCED)
+        elif item.departing:
+            depart(rounds, item.who, GoneReason.LEFT)
     if control.started:
         start(rounds)
     for fragment, version in enumerate(control.versions):

@@ -13,7 +13,7 @@ from diloco_trainer.synchronizer.control import Lease, plain_ranges
 from diloco_trainer.synchronizer.core import PHASES, Core, Who
 from diloco_trainer.synchronizer.effects import turn_notice
 from diloco_trainer.synchronizer.notices import Subscription
-from diloco_trainer.synchronizer.records import LearnerTotals, LeaseRecord
+from diloco_trainer.synchronizer.records import DepartRecord, LearnerTotals, LeaseRecord
 from diloco_trainer.synchronizer.reply import Reply
 from diloco_trainer.wire.errors import Fenced, LayoutMismatch, Reason, Refused, SynchronizerUnavailable, WireError
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
@@ -83,6 +83,7 @@ class Desk:
         if core.member(who) is not None:
             if request.HasField("totals"):
                 self._hear(request.totals)
+            core.journal.record(DepartRecord(*who))
             core.feed(Left(*who))
         core.journal.when_durable(lambda: reply.ok(None))
 
@@ -160,7 +161,8 @@ class Desk:
         """Take in a heartbeat of a member."""
         core, who = self._core, (request.index, request.incarnation)
         core.roster.hear(totals_of(request), core.now())
-        core.control.heard(who, request.token_clock)
+        # A clock beyond the lease is a mistake or a lie; it must not push the whole job's schedule.
+        core.control.heard(who, min(request.token_clock, core.control.pool.clock_limit_tokens(*who)))
         step_seconds = request.step_seconds if request.step_seconds > 0 else None
         core.feed(Heard(*who, step_seconds=step_seconds, drained=request.drained))
 

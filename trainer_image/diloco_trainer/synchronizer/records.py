@@ -150,6 +150,15 @@ class NothingRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DepartRecord:
+    """An incarnation has said goodbye; it is gone once its bodies have settled, or at once after a restart."""
+
+    index: int
+    incarnation: int
+    kind: Literal["depart"] = "depart"
+
+
+@dataclass(frozen=True, slots=True)
 class GoneRecord:
     """An incarnation is given up; what it had leased beyond its frontier is leased again."""
 
@@ -235,6 +244,7 @@ Record = (
     | MergeRecord
     | RefuseRecord
     | NothingRecord
+    | DepartRecord
     | GoneRecord
     | FinishRecord
     | LossRecord

@@ -26,7 +26,8 @@ class AdminBackend(Protocol):
     async def progress(self) -> Progress: ...
 
     async def drain(self) -> None:
-        """Stop the job after a closing round of every fragment; returns once the wish is recorded. Idempotent."""
+        """Stop the job after a closing round of every fragment; a wish of this process only, so that
+        who wants it says so again after a restart. Idempotent."""
         ...
 
 
