@@ -168,8 +168,8 @@ def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: f
     """learners: (seconds training, seconds of an inner step of 10 tokens)."""
     rows = [
         LearnerProgress(
-            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1, token_clock=int(10 * training / step),
-            state=LearnerState.TRAINING, step_seconds=step, state_seconds={LearnerState.TRAINING: training},
+            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1,
+            token_clock=int(10 * training / step), state=LearnerState.TRAINING, step_seconds=step, state_seconds={LearnerState.TRAINING: training},
         )
         for index, (training, step) in enumerate(learners)
     ]  # fmt: skip
