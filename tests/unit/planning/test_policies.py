@@ -168,11 +168,19 @@ def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: f
     """learners: (seconds training, seconds of an inner step of 10 tokens)."""
     rows = [
         LearnerProgress(
-            index=index, incarnation=1, site="local", live=True, heartbeat_age_seconds=0.0, step=1,
-            token_clock=int(10 * training / step), state=LearnerState.TRAINING, step_seconds=step, state_seconds={LearnerState.TRAINING: training},
+            index=index,
+            incarnation=1,
+            site="local",
+            live=True,
+            heartbeat_age_seconds=0.0,
+            step=1,
+            token_clock=int(10 * training / step),
+            state=LearnerState.TRAINING,
+            step_seconds=step,
+            state_seconds={LearnerState.TRAINING: training},
         )
         for index, (training, step) in enumerate(learners)
-    ]  # fmt: skip
+    ]
     return Progress(
         job_uid="u", epoch=0, phase=Phase.RUNNING, served_seconds=1, uptime_seconds=uptime, budget_tokens=1, percent=0,
         outer_steps=1, outer_rounds=1, tokens=TokenTotals(merged=merged), learners=rows,
