@@ -31,6 +31,15 @@ class Timeouts(BaseModel):
     """The deadline is this many median round times, where that is longer than the floor."""
     rpc_timeout_seconds: float = 30.0
     """Deadline of one call without payload."""
+    heartbeat_timeout_seconds: float = 10.0
+    """Deadline of one heartbeat; it is not repeated, the next one says more."""
+    call_retry_seconds: float = 60.0
+    """A call that may be repeated is, for this long, before its caller learns that nobody answers."""
+    transfer_idle_seconds: float = 60.0
+    """A Learner gives a transfer up when no chunk has passed for this long, however long the whole takes; the
+    Synchronizer waits twice as long."""
+    failed_goodbye_seconds: float = 3.0
+    """Time a Learner that ends by an error has to say so."""
     grace_period_seconds: float = 30.0
     """Time a process has between SIGTERM and SIGKILL."""
     progress_interval_seconds: float = 30.0

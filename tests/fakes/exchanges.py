@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 from typing import Protocol
 
+from diloco_api.timeouts import Timeouts
 from diloco_api.tokens import make_token
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.memory import MemorySynchronizer
@@ -60,17 +61,19 @@ class GrpcExchange:
         token: str | None = None,
         rpc_timeout_seconds: float = 20.0,
         heartbeat_timeout_seconds: float = 20.0,
-        idle_timeout_seconds: float = 20.0,
-        retry_seconds: float = 20.0,
+        transfer_idle_seconds: float = 20.0,
+        call_retry_seconds: float = 20.0,
     ) -> SynchronizerClient:
         client = SynchronizerClient(
             self.addresses,
             make_token(KEY, JOB, index, incarnation) if token is None else token,
             rng=random.Random(index),
-            rpc_timeout_seconds=rpc_timeout_seconds,
-            heartbeat_timeout_seconds=heartbeat_timeout_seconds,
-            idle_timeout_seconds=idle_timeout_seconds,
-            retry_seconds=retry_seconds,
+            timeouts=Timeouts(
+                rpc_timeout_seconds=rpc_timeout_seconds,
+                heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+                transfer_idle_seconds=transfer_idle_seconds,
+                call_retry_seconds=call_retry_seconds,
+            ),
         )
         self._clients.append(client)
         return client

@@ -85,6 +85,7 @@ class ScriptedLearner:
                 batch_sequences=self.run.train.batch.sequences,
                 want_sequences=want,
                 request_number=self.request_number,
+                token_clock=self.clock,
             )
         )
         if not again:

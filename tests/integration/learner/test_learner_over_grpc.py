@@ -107,7 +107,7 @@ async def make(tmp_path: Path) -> AsyncGenerator[Maker, None]:
         server = await GrpcExchange.start(backend, tmp_path)
         account, tape, clock = Account(time.monotonic), Tape(tmp_path / "tape.jsonl"), time.monotonic
         exchange = Exchange(
-            lambda: server.learner(ME.index, ME.incarnation, retry_seconds=0.5),
+            lambda: server.learner(ME.index, ME.incarnation, call_retry_seconds=0.5),
             run,
             Self(ME, "here", core.layout.digest, metrics_port=1234),
             core.layout,

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from diloco_api.timeouts import Timeouts
 from diloco_api.tokens import make_token
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import Fenced, PortInUse, SynchronizerUnavailable
@@ -148,7 +149,7 @@ async def test_a_link_that_swallows_everything_is_given_up_and_replaced(
 async def test_an_upload_that_stands_still_is_sent_anew_on_another_connection(
     exchange: GrpcExchange, proxy: TcpProxy, backend: FakeBackend
 ) -> None:
-    learner = exchange.learner(idle_timeout_seconds=0.5)
+    learner = exchange.learner(transfer_idle_seconds=0.5)
     await learner.join(join_request())
     payload = payload_of(1)
     upload = asyncio.create_task(learner.contribute(header(payload, fragment=1), payload))
@@ -204,27 +205,14 @@ async def test_repetition_ends_when_its_time_is_up(exchange: GrpcExchange) -> No
         exchange.addresses,
         make_token(KEY, JOB, 0, 0),
         rng=random.Random(0),
-        retry_seconds=10,
+        timeouts=Timeouts(call_retry_seconds=10),
         clock=lambda: now,
         sleep=sleep,
     )
     with pytest.raises(SynchronizerUnavailable):
         await learner.join(join_request())
     assert 7 < sum(naps) <= 10
-    assert learner.heard_at is None
     await learner.close()
-
-
-async def test_heard_at_moves_with_answers_and_refusals(exchange: GrpcExchange, backend: FakeBackend) -> None:
-    learner = exchange.learner()
-    await learner.join(join_request())
-    joined_at = learner.heard_at
-    assert joined_at is not None
-    backend.failures["heartbeat"] = [Fenced("newer")]
-    with pytest.raises(Fenced):
-        await learner.heartbeat(pb.HeartbeatRequest())
-    assert learner.heard_at is not None
-    assert learner.heard_at > joined_at
 
 
 async def test_closing_ends_calls_under_way_and_says_so(exchange: GrpcExchange, backend: FakeBackend) -> None:
@@ -245,7 +233,7 @@ async def test_closing_ends_calls_under_way_and_says_so(exchange: GrpcExchange, 
 
 async def test_closing_ends_repetition(exchange: GrpcExchange) -> None:
     await exchange.server.stop(0)
-    learner = exchange.learner(retry_seconds=1000)
+    learner = exchange.learner(call_retry_seconds=1000)
     join = asyncio.create_task(learner.join(join_request()))
     await asyncio.sleep(0.05)
     await learner.close()
@@ -286,7 +274,11 @@ async def test_given_credentials_are_used_at_both_ends(backend: FakeBackend, tmp
     (tmp_path / "addresses").write_text(f"127.0.0.1:{server.port}\n")
     token = make_token(KEY, JOB, 0, 0)
     learner = SynchronizerClient(
-        tmp_path / "addresses", token, rng=random.Random(0), credentials=grpc.local_channel_credentials()
+        tmp_path / "addresses",
+        token,
+        rng=random.Random(0),
+        timeouts=Timeouts(),
+        credentials=grpc.local_channel_credentials(),
     )
     await learner.join(join_request())
     await learner.close()

@@ -19,7 +19,7 @@ async def main():
         await GrpcExchange.start(backend, folder, port=exchange.server.port)
     except PortInUse:
         print("in use")
-    learner = exchange.learner(retry_seconds=0.3)
+    learner = exchange.learner(call_retry_seconds=0.3)
     await learner.join(join_request())
     async with aclosing(learner.turns()) as notices:
         await anext(notices)

@@ -1,13 +1,11 @@
-"""Seconds per state, and the rate of an undisturbed job."""
-
-import math
+"""Seconds per state."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from diloco_api.progress import LearnerState
-from diloco_trainer.algorithm.goodput import StateClock, ideal_rate
+from diloco_trainer.algorithm.goodput import StateClock
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(LearnerState)), st.integers(0, 1000))))
@@ -36,14 +34,3 @@ def test_clock_that_goes_back_is_refused() -> None:
         clock.enter(LearnerState.TRAINING, 4.0)
     with pytest.raises(ValueError, match="went back"):
         clock.totals(4.0)
-
-
-def test_ideal_rate_leaves_out_what_is_far_from_the_median() -> None:
-    assert ideal_rate([1.0, 1.1, 0.9, 1.05, 0.95, 9.0, 0.01]) == pytest.approx(1.0)
-
-
-def test_ideal_rate_of_equal_or_no_rates() -> None:
-    assert ideal_rate([2.0, 2.0, 2.0]) == 2.0
-    assert ideal_rate([3.0]) == 3.0
-    assert ideal_rate([]) is None
-    assert ideal_rate([math.nan, math.inf]) is None

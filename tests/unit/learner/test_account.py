@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from diloco_api.progress import LearnerState
@@ -83,6 +84,18 @@ def test_rates_on_the_tape_are_exact(tmp_path: Path) -> None:
     tape.write("step", step=1, lr=rate)
     tape.flush()
     assert json.loads((tmp_path / "tape.jsonl").read_text())["lr"] == rate
+
+
+def test_a_tape_that_cannot_be_written_is_given_up_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tape = Tape(tmp_path)  # a folder
+    for step in range(2):
+        tape.write("step", step=step)
+        tape.flush()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: Is a directory: the tape ends here, training goes on"
+    ]
 
 
 def test_no_folder_means_no_tape() -> None:

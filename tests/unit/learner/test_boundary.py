@@ -1,5 +1,6 @@
 """What is staged, waited for and adopted at which step."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from diloco_api.policy import SyncPolicy
 from diloco_trainer.learner.account import Account
 from diloco_trainer.learner.boundary import Boundary
 from diloco_trainer.learner.core import Adopted, Adoption, Stage
-from diloco_trainer.learner.messages import AdoptionDone, Answered, HeldBack, Staged, ToExchange, TurnSeen
+from diloco_trainer.learner.messages import Answered, HeldBack, Staged, ToExchange, TurnSeen
 from diloco_trainer.learner.rate import Rate
 from diloco_trainer.learner.tape import Tape
 from fakes.clock import ManualClock
@@ -25,7 +26,9 @@ class Trainee:
         self.task, self.core = make_core(run)
         self.posted: list[ToExchange] = []
         self.account = Account(ManualClock().monotonic)
-        self.boundary = Boundary(self.core, run, self.posted.append, Rate(run), account=self.account, tape=Tape(None))
+        self.tape_file = folder / "tape.jsonl"
+        self.tape = Tape(self.tape_file)
+        self.boundary = Boundary(self.core, run, self.posted.append, Rate(run), account=self.account, tape=self.tape)
         self.waits = 0
 
     def steps(self, count: int, settle: Callable[["Trainee"], bool] = lambda trainee: False) -> None:
@@ -52,7 +55,9 @@ class Trainee:
         self.boundary.receive(Adoption(fragment, version, torch.zeros_like(stage.values), stage))
 
     def adopted(self) -> list[tuple[int, Adopted]]:
-        return [(message.fragment, message.how) for message in self.posted if isinstance(message, AdoptionDone)]
+        self.tape.flush()
+        lines = self.tape_file.read_text().splitlines() if self.tape_file.exists() else []
+        return [(event["fragment"], Adopted(event["how"])) for event in map(json.loads, lines)]
 
 
 def arrive_all(trainee: Trainee) -> bool:

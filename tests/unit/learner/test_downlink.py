@@ -5,11 +5,13 @@ import torch
 
 from diloco_api.policy import Codec, Rounding
 from diloco_trainer.algorithm.codec import make_codec
+from diloco_trainer.algorithm.codec_base import CHUNK
 from diloco_trainer.algorithm.digest import anchor_digest
 from diloco_trainer.learner.downlink import DigestMismatch, Downlink
 from diloco_trainer.wire.chunks import checksum
 from diloco_trainer.wire.errors import SynchronizerFault
 from diloco_trainer.wire.service import PullItem
+from fakes.big_tensors import BigTensors
 
 EPOCH = 3
 
@@ -36,6 +38,15 @@ def test_deltas_are_added_in_fp32_one_after_the_other() -> None:
         assert torch.equal(result, wanted)
         anchor = result
     assert not torch.equal(anchor, before)
+
+
+def test_a_delta_is_applied_without_a_second_tensor_of_its_size() -> None:
+    codec, anchor, numel = make_codec(Codec.INT8), torch.randn(3 * CHUNK), 3 * CHUNK
+    data = codec.encode(torch.randn(numel), Rounding.NEAREST)
+    received = item(bytearray(data.numpy()), anchor + codec.decode(data, numel), raw=False, codec="int8")
+    with BigTensors(4 * numel) as big:
+        result = downlink().apply(anchor, received, numel)
+    assert big.addresses == {result.data_ptr()}
 
 
 def test_the_anchor_itself_is_taken_as_it_is() -> None:

@@ -17,6 +17,7 @@ from diloco_trainer.learner.messages import (
     Ended,
     FirstStep,
     Granted,
+    Installed,
     LeaseWanted,
     PhaseIs,
     Restored,
@@ -135,7 +136,7 @@ def test_work_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
 def test_without_work_it_drains_stages_everything_and_says_so(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.train(trainer.restored(), [trainer.granted(4, exhausted=True)], OVER)
-    assert trainer.kinds(Drained) == [Drained(True)]
+    assert trainer.kinds(Drained) == [Drained(True, 1)]
     idle_stages = {message.stage.fragment for message in trainer.kinds(Staged)}
     assert idle_stages == {0, 1}
     assert trainer.account.report().state is LearnerState.DRAIN
@@ -146,14 +147,24 @@ def test_new_work_ends_the_drain(tmp_path: Path) -> None:
     again = [trainer.granted(4, exhausted=True, start=4)]
     trainer.train(trainer.restored(), [trainer.granted(4, exhausted=True)], again, OVER)
     assert trainer.core.steps == 2
-    assert trainer.kinds(Drained) == [Drained(True), Drained(False), Drained(True)]
+    assert trainer.kinds(Drained) == [Drained(True, 1), Drained(False, 2), Drained(True, 2)]
+
+
+def test_it_says_when_nothing_of_an_earlier_life_is_under_way(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    again = [Voided(), *trainer.restored(), trainer.granted(4, exhausted=True, start=4)]
+    trainer.train([*trainer.restored(), trainer.granted(4, exhausted=True)], again, OVER)
+    assert trainer.kinds(Installed) == [Installed(1), Installed(2)]
+    first_drained = trainer.posted.index(Drained(True, 1))
+    assert trainer.posted.index(Installed(2)) > first_drained
+    assert trainer.kinds(Drained)[-1] == Drained(True, 1), "grants are counted from the Join on"
 
 
 def test_draining_stops_it_although_there_is_work(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.train([*trainer.restored(), PhaseIs(pb.DRAINING), trainer.granted(100)], [PhaseIs(pb.STOPPED)])
     assert trainer.core.steps == 0
-    assert trainer.kinds(Drained) == [Drained(True)]
+    assert trainer.kinds(Drained) == [Drained(True, 1)]
 
 
 def test_a_drained_learner_answers_the_closing_turns_from_its_present_values(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ class RefusalReason(StrEnum):
     DROPPED = "Dropped"  # came after its round, policy Drop
     BASE_TOO_OLD = "BaseTooOld"  # the deltas needed to rebase it are no longer retained
     JOINING = "Joining"  # a joiner's first body came after the close of a round it was not expected in
-    EPOCH = "Epoch"  # made in an earlier epoch
+    BEYOND_LEASE = "BeyondLease"  # of more tokens than its Learner was leased
     GONE = "Gone"  # its Learner was given up before the round closed
 
 

@@ -1,11 +1,7 @@
-"""Where a Learner's seconds went, and the step rate an undisturbed job would have.
+"""Where a Learner's seconds went.
 
 Every second of a process is in exactly one state; times come from the caller's one monotonic clock.
 """
-
-import math
-from collections.abc import Iterable
-from statistics import fmean, median
 
 from diloco_api.progress import LearnerState
 
@@ -35,13 +31,3 @@ class StateClock:
         if now < self._since:
             raise ValueError(f"the clock went back from {self._since} to {now}")
         return {**self._totals, self._state: self._totals[self._state] + (now - self._since)}
-
-
-def ideal_rate(step_rates: Iterable[float]) -> float | None:
-    """Mean of the rates (steps/s) within 3 median absolute deviations of their median; None without a finite one."""
-    rates = [rate for rate in step_rates if math.isfinite(rate)]
-    if not rates:
-        return None
-    middle = median(rates)
-    spread = median(abs(rate - middle) for rate in rates)
-    return fmean(rate for rate in rates if abs(rate - middle) <= 3 * spread)

@@ -1,11 +1,13 @@
 """`python -m diloco_trainer.learner`: one incarnation of one Learner, from its environment to its exit code."""
 
+import logging
 import os
 import random
 import signal
 import sys
 import time
 from types import FrameType
+from typing import NoReturn
 
 import torch
 
@@ -29,11 +31,10 @@ from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import PortInUse
 
-_FAILED_GOODBYE_SECONDS = 3.0
-
 
 def main() -> int:
     """Run to the end; returns the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     signal.signal(signal.SIGTERM, _end_at_once)
     signal.signal(signal.SIGINT, _end_at_once)
     try:
@@ -76,8 +77,7 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
     rng = random.Random()
 
     def make_client() -> SynchronizerClient:
-        timeout = run.timeouts.rpc_timeout_seconds
-        return SynchronizerClient(settings.addresses, settings.token, rng=rng, rpc_timeout_seconds=timeout)
+        return SynchronizerClient(settings.addresses, settings.token, rng=rng, timeouts=run.timeouts)
 
     me = Self(identity, settings.site, core.layout.digest, port)
     exchange = Exchange(make_client, run, me, core.layout, account=account, tape=tape, clock=clock, rng=rng)
@@ -89,10 +89,24 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
     try:
         return loop.run()
     finally:
-        exchange.post(Depart("Failed", within_seconds=_FAILED_GOODBYE_SECONDS))  # no effect where it has left already
-        exchange.join(timeout_seconds=2 * _FAILED_GOODBYE_SECONDS)
+        seconds = run.timeouts.failed_goodbye_seconds
+        exchange.post(Depart("Failed", within_seconds=seconds))  # no effect where it has left already
+        exchange.join(timeout_seconds=2 * seconds)
         tape.flush()
 
 
+def _end(code: int) -> NoReturn:
+    """End the process here and now.
+
+    Nothing is left to be done: the tape is written, the exchange thread is over, the Synchronizer has been told. An
+    orderly end of the interpreter would spend a second or more on taking torch down, and wait for threads that an
+    error may have left behind.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

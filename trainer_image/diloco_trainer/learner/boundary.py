@@ -167,6 +167,6 @@ class Boundary:
         self._busy.discard(fragment)
         self._held.discard(fragment)
         self._sent.pop(fragment, None)
-        self._post(AdoptionDone(fragment, how))
+        self._post(AdoptionDone(fragment))
         if not self._policy.synchronous:
             self._wanted.add(fragment)

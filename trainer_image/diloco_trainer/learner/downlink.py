@@ -36,7 +36,7 @@ class Downlink:
         elif anchor is None or item.codec != self._codec.kind.value:
             raise SynchronizerFault(f"pull of fragment {item.fragment}: a delta in {item.codec!r} is of no use here")
         else:
-            result = torch.add(anchor, self._codec.decode(data, numel))
+            result = self._codec.accumulate(data, numel, anchor.clone())
         if anchor_digest(self.epoch, item.fragment, item.version, result) != item.digest:
             raise DigestMismatch(f"fragment {item.fragment} version {item.version}: the anchor's digest is wrong")
         return result

@@ -90,8 +90,8 @@ class Exchange:
             ended = Ended(_exit_code(error), str(error))
         finally:
             self._ready.set()
-            self._tape.flush()
             self.inbox.put(ended)
+            self._tape.flush()
 
     async def _talk(self) -> None:
         policy, identity = self._run.policy, self._me.identity

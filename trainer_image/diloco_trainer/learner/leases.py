@@ -33,6 +33,7 @@ class Leases:
         account: Account,
         patience: Patience,
         tell: Callable[[ToTraining], None],
+        on_answer: Callable[[], None],
     ) -> None:
         self._client = client
         self._identity = identity
@@ -41,15 +42,24 @@ class Leases:
         self._account = account
         self._patience = patience
         self._tell = tell
+        self._on_answer = on_answer
         self._request_number = 0
         self.reset()
 
     def reset(self) -> None:
-        """After a Join nothing is leased."""
+        """After a Join nothing is leased. Call it again when nothing leased before is being trained any more."""
         self._asking = asyncio.Event()
+        self._under_way = False
         self._exhausted = False
         self._granted = 0
         self._taken_before = self._account.report().taken_sequences
+        self.num_grants = 0
+        """Grants with work since."""
+
+    @property
+    def under_way(self) -> bool:
+        """A request is being answered: what comes of it is not known yet."""
+        return self._under_way
 
     def wanted(self) -> None:
         """Work will run out soon."""
@@ -72,11 +82,15 @@ class Leases:
             self._asking.clear()
             if self._exhausted:
                 continue
+            self._under_way = True
             reply = await self._ask()
+            self._under_way = False
             ranges = [Range(getattr(part, "pass"), part.start, part.stop) for part in reply.ranges]
             self._granted += sum(part.num_sequences for part in ranges)
             self._exhausted = reply.exhausted
+            self.num_grants += bool(ranges)
             self._tell(Granted(ranges, reply.exhausted))
+            self._on_answer()
             if ranges or reply.exhausted:
                 pause = _ASK_AGAIN_SECONDS
                 continue
@@ -94,6 +108,7 @@ class Leases:
             batch_sequences=self._batch,
             want_sequences=self._want,
             request_number=self._request_number,
+            token_clock=self._account.report().token_clock,
         )
         attempt = 0
         while True:

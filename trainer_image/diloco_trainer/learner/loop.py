@@ -25,6 +25,7 @@ from diloco_trainer.learner.messages import (
     FirstStep,
     Granted,
     HeldBack,
+    Installed,
     LeaseWanted,
     PhaseIs,
     Restored,
@@ -81,6 +82,7 @@ class TrainingLoop:
         self._phase: int = pb.PHASE_UNSPECIFIED
         self._exhausted = False
         self._drained = False
+        self._num_grants = 0
         self._restored = False
         self._ended: Ended | None = None
         self._stop_requested = False
@@ -170,7 +172,7 @@ class TrainingLoop:
     def _say_drained(self, drained: bool) -> None:
         if drained != self._drained:
             self._drained = drained
-            self._link.post(Drained(drained))
+            self._link.post(Drained(drained, self._num_grants))
 
     # --- waiting for a round --------------------------------------------------------------------------------------
 
@@ -227,6 +229,9 @@ class TrainingLoop:
                 )
         self._work.add(grant.ranges)
         self._exhausted = grant.exhausted
+        if grant.ranges:
+            self._num_grants += 1
+            self._say_drained(False)
 
     def _restore(self, message: Restored) -> None:
         is_first = self._core.generation == 0
@@ -237,6 +242,9 @@ class TrainingLoop:
         self._rate.adopted(message.stamp, message.tokens_per_second)
         self._restored = True
         self._exhausted = False
+        self._drained = False
+        self._num_grants = 0
+        self._link.post(Installed(self._core.generation))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from diloco_trainer.learner.core import Adopted, Adoption, Stage
+from diloco_trainer.learner.core import Adoption, Stage
 from diloco_trainer.learner.work import Range
 
 # --- exchange thread -> training thread ---------------------------------------------------------------------------
@@ -95,7 +95,13 @@ class Staged:
 @dataclass(frozen=True)
 class AdoptionDone:
     fragment: int
-    how: Adopted
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The values of `Restored` are in the model, and nothing of an earlier life is under way."""
+
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,11 @@ class LeaseWanted:
 
 @dataclass(frozen=True)
 class Drained:
-    """Whether the training thread has nothing left to train on."""
+    """Whether the training thread has nothing left to train on, as far as it has seen grants."""
 
     drained: bool
+    num_grants: int
+    """Grants with work it has seen since it was restored."""
 
 
 @dataclass(frozen=True)
@@ -123,4 +131,4 @@ class Depart:
     within_seconds: float
 
 
-ToExchange = Staged | AdoptionDone | LeaseWanted | Drained | FirstStep | Depart
+ToExchange = Staged | AdoptionDone | Installed | LeaseWanted | Drained | FirstStep | Depart

@@ -11,6 +11,9 @@ from prometheus_client.registry import Collector
 from diloco_trainer.learner.account import Account
 from diloco_trainer.wire.errors import PortInUse
 
+HOST = "127.0.0.1"
+"""Without TLS, on one machine, nothing but loopback is bound; as the Synchronizer does."""
+
 
 class LearnerCollector(Collector):
     """Series of one Learner process."""
@@ -42,13 +45,15 @@ class LearnerCollector(Collector):
 
 
 def serve_metrics(account: Account, port: int) -> int:
-    """Serve `/metrics` from a daemon thread; port 0 takes any free one. Returns the port."""
+    """Serve `/metrics` from a daemon thread; port 0 takes any free one. Returns the port.
+
+    Raises PortInUse, one line, whatever keeps the address from being bound.
+    """
     registry = CollectorRegistry()
     registry.register(LearnerCollector(account))
     try:
-        server, _ = start_http_server(port, registry=registry)
+        server, _ = start_http_server(port, addr=HOST, registry=registry)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise PortInUse(f"metrics port {port} is in use") from error
-        raise
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
+        raise PortInUse(f"metrics port {port} {why}") from error
     return int(server.server_port)

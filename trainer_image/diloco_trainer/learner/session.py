@@ -18,6 +18,7 @@ from diloco_trainer.learner.messages import (
     Depart,
     Drained,
     FirstStep,
+    Installed,
     LeaseWanted,
     PhaseIs,
     Staged,
@@ -63,7 +64,9 @@ class Session:
         self._tell = tell
         self._transfers = make_transfers(self._spawn)
         self._transfers.on_change = self._check_drained
-        self._leases = Leases(client, run, me.identity, account=account, patience=patience, tell=tell)
+        self._leases = Leases(
+            client, run, me.identity, account=account, patience=patience, tell=tell, on_answer=self._check_drained
+        )
         self.mail: asyncio.Queue[ToExchange] = asyncio.Queue()
         self._group: asyncio.TaskGroup | None = None
         self._leaving = False
@@ -75,7 +78,7 @@ class Session:
         self._installed = False
         self._started = asyncio.Event()
         self._beat_now = asyncio.Event()
-        self._training_drained = False
+        self._training = Drained(False, 0)
         self._said_drained = False
         self._turns_seen = [0 for _ in range(self._run.policy.num_fragments)]
         self._turns_since_adoption = [0 for _ in range(self._run.policy.num_fragments)]
@@ -117,10 +120,15 @@ class Session:
         await self._started.wait()
         await self._transfers.restore(reply)
         self._installed = True
-        self._spawn(self._leases.run())
-        self._leases.wanted()
         for turn in self._early_turns.values():
             self._on_turn(turn)
+
+    def _begin_leasing(self) -> None:
+        """The training thread is done with whatever came before this Join: its clock and its stock are known."""
+        self._training = Drained(False, 0)
+        self._leases.reset()
+        self._spawn(self._leases.run())
+        self._leases.wanted()
 
     async def _join(self) -> pb.JoinReply:
         request = pb.JoinRequest(
@@ -192,7 +200,8 @@ class Session:
 
     def _is_drained(self) -> bool:
         """Nothing left to train on, nothing under way: only the closing rounds are waited for."""
-        return self._installed and self._training_drained and self._transfers.uplink.is_quiet
+        has_seen_grants = self._training.num_grants == self._leases.num_grants and not self._leases.under_way
+        return self._installed and self._training.drained and has_seen_grants and self._transfers.uplink.is_quiet
 
     def _check_drained(self) -> None:
         if self._is_drained() != self._said_drained:
@@ -254,8 +263,10 @@ class Session:
                 case Depart():
                     await self._depart(message)
                 case Drained():
-                    self._training_drained = message.drained
+                    self._training = message
                     self._check_drained()
+                case Installed() if self._installed and message.generation == self._transfers.uplink.generation:
+                    self._begin_leasing()
                 case FirstStep():
                     self._beat_now.set()
                 case LeaseWanted():

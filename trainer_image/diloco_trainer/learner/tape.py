@@ -10,16 +10,22 @@ stage_step.
 """
 
 import json
+import logging
 import threading
 from pathlib import Path
 
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 
+logger = logging.getLogger(__name__)
+
 Value = str | int | float | bool | None | list[int] | list[list[int]]
 
 
 class Tape:
-    """Thread-safe writer; None as path keeps nothing."""
+    """Thread-safe writer; None as path keeps nothing.
+
+    The tape is an aid: when its file cannot be written, that is said once and the rest of it is not kept.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -38,8 +44,12 @@ class Tape:
         with self._lock:
             if self._path is None or not self._lines:
                 return
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write("\n".join(self._lines) + "\n")
+            try:
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write("\n".join(self._lines) + "\n")
+            except OSError as error:
+                logger.warning("%s: %s: the tape ends here, training goes on", self._path, error.strerror)
+                self._path = None
             self._lines.clear()
 
     def contribution(self, header: pb.ContributionHeader) -> None:

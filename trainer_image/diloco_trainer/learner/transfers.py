@@ -173,6 +173,10 @@ class Transfers:
             self._patience.heard()
         except SynchronizerUnavailable:
             return
+        except Refused as error:
+            if error.reason is not Reason.BEYOND_LEASE:
+                self._patience.refused(error)
+            self._patience.heard()  # the turn goes without this Learner's answer; nothing was to be merged
         except WireError as error:
             self._patience.refused(error)
 

@@ -69,14 +69,15 @@ class Uplink:
         self._seed = seed
         self._codec = make_codec(policy.encode_up)
         self._epoch = 0
-        self._generation = 0
+        self.generation = 0
+        """Number of Joins so far."""
         self.fragments: list[FragmentUplink] = []
 
     def install(self, epoch: int, versions: Sequence[int], anchors: Sequence[Tensor]) -> None:
         """After a Join: nothing is open, no residual, these are the anchors. Sequences go on."""
         sequences = [fragment.sequence for fragment in self.fragments] or [0] * len(anchors)
         self._epoch = epoch
-        self._generation += 1
+        self.generation += 1
         self.fragments = [
             FragmentUplink(anchor=anchor, base_version=version, sequence=sequence)
             for anchor, version, sequence in zip(anchors, versions, sequences, strict=True)
@@ -84,7 +85,7 @@ class Uplink:
 
     def staged(self, stage: Stage) -> bool:
         """Keep the newest stage of a fragment; False when it is of no use (one is open, or its anchor is outdated)."""
-        if stage.generation != self._generation:
+        if stage.generation != self.generation:
             return False
         fragment = self.fragments[stage.fragment]
         if not fragment.is_free or stage.base_version != fragment.base_version:
@@ -117,7 +118,7 @@ class Uplink:
     def make_contribution(self, stage: Stage, turn: int) -> Contribution:
         """Anchor minus staged values, plus the residual, encoded; open from now on."""
         fragment = self.fragments[stage.fragment]
-        fits = stage.generation == self._generation and stage.base_version == fragment.base_version
+        fits = stage.generation == self.generation and stage.base_version == fragment.base_version
         if fragment.open is not None or not fits or stage.c_steps < 1:
             raise ValueError(f"this stage of fragment {stage.fragment} cannot become a contribution")
         stage.ready()

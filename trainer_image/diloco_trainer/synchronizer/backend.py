@@ -51,8 +51,8 @@ class EngineBackend:
     async def turns(self, identity: Identity) -> AsyncGenerator[pb.Notice, None]:
         who = (identity.index, identity.incarnation)
         subscription = Subscription()
-        await self._ask_nothing(lambda reply: self._engine.desk.subscribe(who, subscription, reply))
-        try:
+        try:  # a caller that vanishes while it subscribes must leave no stream behind either
+            await self._ask_nothing(lambda reply: self._engine.desk.subscribe(who, subscription, reply))
             async with aclosing(subscription.notices()) as notices:
                 async for notice in notices:
                     yield notice

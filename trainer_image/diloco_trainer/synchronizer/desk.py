@@ -181,6 +181,7 @@ class Desk:
             return Lease(request.request_number, (), exhausted=True)
         live = max(1, len(core.rounds.live()))
         max_ahead = core.run.policy.max_steps_ahead * request.batch_sequences
+        core.control.heard(who, request.token_clock)
         start_clock = core.control.ledger.clock(*who)
         _, ranges, exhausted = core.control.pool.grant(
             *who,
@@ -208,6 +209,8 @@ class Desk:
                     exhausted=exhausted,
                 )
             )
+            # It may have said that it is drained; with this it is not, whatever is left in the pool.
+            core.feed(Heard(*who, step_seconds=core.rounds.members[who].step_seconds, drained=False))
             core.pool_changed()
         return lease
 

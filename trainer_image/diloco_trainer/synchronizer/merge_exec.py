@@ -115,7 +115,7 @@ def shift(context: MergeContext, state: FragmentState, base: int) -> Tensor:
     assert items is not None, "a body whose base is no longer retained is refused before"
     total = torch.zeros(context.fragment(state.index).numel, dtype=torch.float32)
     for item in items:
-        total.add_(context.down.decode(item.delta, total.numel()))
+        context.down.accumulate(item.delta, total.numel(), total)
     return total
 
 
@@ -129,7 +129,7 @@ def take_step(
     policy = context.policy
     outer_step(state.theta, state.momentum, delta, policy.outer_lr, policy.outer_momentum)
     encoded = context.down.encode(state.theta - state.published, Rounding.NEAREST, None)
-    state.published.add_(context.down.decode(encoded, state.theta.numel()))
+    context.down.accumulate(encoded, state.theta.numel(), state.published)
     norms = state.norms
     for item in contributors:
         norms = norms.with_merged(item.norm, item.c_steps, item.mean_lr)

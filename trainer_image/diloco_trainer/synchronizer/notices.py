@@ -20,14 +20,20 @@ class Subscription:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[pb.Notice | None] = asyncio.Queue()
+        self._ended = False
 
     def push(self, notice: pb.Notice | None) -> None:
-        """Add a notice, or end the stream with None. Callable from any thread."""
+        """Add a notice, or end the stream with None; afterwards nothing is added. Callable from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._put, notice)
 
     def _put(self, notice: pb.Notice | None) -> None:
-        self._queue.put_nowait(notice if self._queue.qsize() < LIMIT else None)
+        if self._ended:
+            return
+        if self._queue.qsize() >= LIMIT:
+            notice = None
+        self._ended = notice is None
+        self._queue.put_nowait(notice)
 
     async def notices(self) -> AsyncGenerator[pb.Notice, None]:
         """Notices until the stream is ended."""

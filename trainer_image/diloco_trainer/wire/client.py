@@ -2,7 +2,7 @@
 
 Every call has a deadline: a fixed one without payload, an idle one with. Calls that may be repeated are, with jittered
 back-off, as long as the Synchronizer is merely unavailable; a refusal is raised at once. How long the Synchronizer may
-stay unheard (`heard_at`), and what a Learner does about it, is the caller's business.
+stay unheard, and what a Learner does about it, is the caller's business.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import grpc
 
+from diloco_api.timeouts import Timeouts
 from diloco_trainer.wire.backoff import backoff_seconds
 from diloco_trainer.wire.chunks import Assembler, Buffer, split
 from diloco_trainer.wire.errors import (
@@ -28,7 +29,7 @@ from diloco_trainer.wire.errors import (
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.link import Link
-from diloco_trainer.wire.protocol import AUTHORIZATION_KEY, BEARER, CONTINUE_KEY, TRANSFER_IDLE_SECONDS
+from diloco_trainer.wire.protocol import AUTHORIZATION_KEY, BEARER, CONTINUE_KEY
 from diloco_trainer.wire.service import PullItem
 
 _CONNECTION_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
@@ -46,39 +47,31 @@ class SynchronizerClient:
         token: str,
         *,
         rng: random.Random,
+        timeouts: Timeouts,
         credentials: grpc.ChannelCredentials | None = None,
-        rpc_timeout_seconds: float = 30.0,
-        heartbeat_timeout_seconds: float = 10.0,
-        idle_timeout_seconds: float = TRANSFER_IDLE_SECONDS,
-        retry_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`addresses` is the file with one host:port a line, read again before each new connection.
 
-        A call that may be repeated is repeated for `retry_seconds` before SynchronizerUnavailable is raised. No
+        A call that may be repeated is, for `call_retry_seconds`, before SynchronizerUnavailable is raised. No
         credentials: loopback only.
         """
         self._control = Link(addresses, credentials)
         self._bulk = Link(addresses, credentials)
         self._metadata = ((AUTHORIZATION_KEY, BEARER + token),)
         self._rng = rng
-        self._rpc_timeout_seconds = rpc_timeout_seconds
-        self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
-        self._idle_timeout_seconds = idle_timeout_seconds
-        self._retry_seconds = retry_seconds
+        self._timeouts = timeouts
         self._clock = clock
         self._sleep = sleep
         self._closed = False
-        self.heard_at: float | None = None
-        """When the Synchronizer was last heard, by `clock`; a refusal is a sign of life too."""
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         return await self._repeated(lambda: self._short(lambda stub: stub.Join, request))
 
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         """One attempt within the heartbeat's own deadline."""
-        return await self._short(lambda stub: stub.Heartbeat, request, self._heartbeat_timeout_seconds)
+        return await self._short(lambda stub: stub.Heartbeat, request, self._timeouts.heartbeat_timeout_seconds)
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseReply:
         return await self._repeated(lambda: self._short(lambda stub: stub.LeaseWork, request))
@@ -92,11 +85,10 @@ class SynchronizerClient:
         call = stub.Turns(pb.TurnsRequest(), metadata=self._metadata)
         try:
             async with self._translated(self._control, stub):
-                seconds: float | None = self._rpc_timeout_seconds
+                seconds: float | None = self._timeouts.rpc_timeout_seconds
                 notices = aiter(call)
                 while (notice := await _next(notices, seconds)) is not None:
                     seconds = None
-                    self._hear()
                     yield notice
         finally:
             call.cancel()
@@ -110,7 +102,7 @@ class SynchronizerClient:
         """Items as they arrive; after a broken stream it goes on behind the last whole item."""
         rest = pb.PullRequest()
         rest.CopyFrom(request)
-        attempt, give_up_at = 0, self._clock() + self._retry_seconds
+        attempt, give_up_at = 0, self._clock() + self._timeouts.call_retry_seconds
         while True:
             try:
                 async with aclosing(self._receive(rest)) as items:
@@ -119,7 +111,7 @@ class SynchronizerClient:
                         if items_left == 0:
                             return
                         rest.have_version = item.version
-                        attempt, give_up_at = 0, self._clock() + self._retry_seconds
+                        attempt, give_up_at = 0, self._clock() + self._timeouts.call_retry_seconds
                 return
             except SynchronizerUnavailable as error:
                 await self._back_off(error, attempt, give_up_at)
@@ -140,15 +132,13 @@ class SynchronizerClient:
         """One attempt of a call without payload."""
         stub = self._control.stub()
         async with self._translated(self._control, stub):
-            timeout = self._rpc_timeout_seconds if seconds is None else seconds
-            reply = await method(stub)(request, timeout=timeout, metadata=self._metadata)
-            self._hear()
-            return reply
+            timeout = self._timeouts.rpc_timeout_seconds if seconds is None else seconds
+            return await method(stub)(request, timeout=timeout, metadata=self._metadata)
 
     async def _send(self, header: pb.ContributionHeader, payload: Buffer) -> pb.Settlement:
         loop = asyncio.get_running_loop()
         stub = self._bulk.stub()
-        async with self._translated(self._bulk, stub), asyncio.timeout(self._idle_timeout_seconds) as timer:
+        async with self._translated(self._bulk, stub), asyncio.timeout(self._timeouts.transfer_idle_seconds) as timer:
 
             async def parts() -> AsyncIterator[pb.ContributionPart]:
                 yield pb.ContributionPart(header=header)
@@ -158,11 +148,10 @@ class SynchronizerClient:
                 for chunk in split(payload):
                     yield pb.ContributionPart(chunk=bytes(chunk))
                     if not call.done() and not timer.expired():
-                        timer.reschedule(loop.time() + self._idle_timeout_seconds)
+                        timer.reschedule(loop.time() + self._timeouts.transfer_idle_seconds)
 
             call = stub.Contribute(parts(), metadata=self._metadata)
             reply = await call
-        self._hear()
         return reply.settlement
 
     async def _receive(self, request: pb.PullRequest) -> AsyncGenerator[tuple[PullItem, int], None]:
@@ -172,8 +161,7 @@ class SynchronizerClient:
         try:
             async with self._translated(self._bulk, stub):
                 parts = aiter(call)
-                while (part := await _next(parts, self._idle_timeout_seconds)) is not None:
-                    self._hear()
+                while (part := await _next(parts, self._timeouts.transfer_idle_seconds)) is not None:
                     yield await self._item(part.header, parts), part.header.items_left
         finally:
             call.cancel()
@@ -181,7 +169,10 @@ class SynchronizerClient:
     async def _item(self, header: pb.PullHeader, parts: AsyncIterator[pb.PullPart]) -> PullItem:
         try:
             with Assembler(header.size_bytes, header.checksum) as body:
-                while body.missing_bytes and (part := await _next(parts, self._idle_timeout_seconds)) is not None:
+                while (
+                    body.missing_bytes
+                    and (part := await _next(parts, self._timeouts.transfer_idle_seconds)) is not None
+                ):
                     body.add(part.chunk)
                 payload = body.finish()
         except Refused as error:
@@ -201,7 +192,7 @@ class SynchronizerClient:
 
     async def _repeated(self, attempt_call: Callable[[], Awaitable[_Reply]]) -> _Reply:
         """Repeat an idempotent call while the Synchronizer is unavailable."""
-        attempt, give_up_at = 0, self._clock() + self._retry_seconds
+        attempt, give_up_at = 0, self._clock() + self._timeouts.call_retry_seconds
         while True:
             try:
                 return await attempt_call()
@@ -224,7 +215,6 @@ class SynchronizerClient:
         except grpc.aio.AioRpcError as error:
             refusal = refusal_in(error)
             if refusal is not None:
-                self._hear()
                 raise error_of_refusal(refusal) from error
             if error.code() in _CONNECTION_LOST:
                 await link.drop(stub)
@@ -237,9 +227,6 @@ class SynchronizerClient:
             if task is None or task.cancelling():
                 raise
             raise SynchronizerUnavailable("the connection was given up") from error
-
-    def _hear(self) -> None:
-        self.heard_at = self._clock()
 
 
 async def _next(messages: AsyncIterator[_Reply], seconds: float | None) -> _Reply | None:

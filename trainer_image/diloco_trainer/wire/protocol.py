@@ -24,9 +24,6 @@ KEEPALIVE_SECONDS = 60
 """A silent connection is probed this often, and given up when a probe is not answered within..."""
 KEEPALIVE_TIMEOUT_SECONDS = 20
 
-TRANSFER_IDLE_SECONDS = 60.0
-"""A sender or receiver of payload gives up when no chunk has passed for this long, however long the whole takes."""
-
 _COMMON = [
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),

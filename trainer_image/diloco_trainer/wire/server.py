@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import grpc
 
+from diloco_api.timeouts import Timeouts
 from diloco_api.tokens import Identity
 from diloco_trainer.wire.chunks import Assembler, split
 from diloco_trainer.wire.errors import (
@@ -34,7 +35,6 @@ from diloco_trainer.wire.protocol import (
     CONTINUE_KEY,
     REFUSAL_KEY,
     SERVER_OPTIONS,
-    TRANSFER_IDLE_SECONDS,
     is_loopback,
 )
 from diloco_trainer.wire.service import PullItem, SynchronizerBackend
@@ -63,7 +63,7 @@ async def serve(
     key: bytes,
     job_uid: str,
     credentials: grpc.ServerCredentials | None = None,
-    idle_seconds: float = 2 * TRANSFER_IDLE_SECONDS,
+    idle_seconds: float = 2 * Timeouts().transfer_idle_seconds,
 ) -> RunningServer:
     """Serve `backend` on `host:port` (0: any free port). Without credentials on a loopback address only.
 

@@ -480,6 +480,7 @@ class LeaseRequest(_message.Message):
     BATCH_SEQUENCES_FIELD_NUMBER: _builtins.int
     WANT_SEQUENCES_FIELD_NUMBER: _builtins.int
     REQUEST_NUMBER_FIELD_NUMBER: _builtins.int
+    TOKEN_CLOCK_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     incarnation: _builtins.int
     remaining_sequences: _builtins.int
@@ -490,6 +491,8 @@ class LeaseRequest(_message.Message):
     """upper bound the Learner has use for"""
     request_number: _builtins.int
     """grows by one per request; a repeated one gets the same answer"""
+    token_clock: _builtins.int
+    """tokens this incarnation has trained; nothing is under way at the first request"""
     def __init__(
         self,
         *,
@@ -499,10 +502,11 @@ class LeaseRequest(_message.Message):
         batch_sequences: _builtins.int = ...,
         want_sequences: _builtins.int = ...,
         request_number: _builtins.int = ...,
+        token_clock: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_sequences", b"batch_sequences", "incarnation", b"incarnation", "index", b"index", "remaining_sequences", b"remaining_sequences", "request_number", b"request_number", "want_sequences", b"want_sequences"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_sequences", b"batch_sequences", "incarnation", b"incarnation", "index", b"index", "remaining_sequences", b"remaining_sequences", "request_number", b"request_number", "token_clock", b"token_clock", "want_sequences", b"want_sequences"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
