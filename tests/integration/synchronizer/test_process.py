@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -59,8 +61,17 @@ def environment(folder: Path, run: RunConfig) -> dict[str, str]:
     }
 
 
+LARGEST_FILE = 20_000
+
+
+def limit_files(largest_file: int) -> None:
+    """In the child: a file that grows beyond it fails like one on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
+
 @contextmanager
-def process(folder: Path, run: RunConfig) -> Iterator["subprocess.Popen[str]"]:
+def process(folder: Path, run: RunConfig, largest_file: int | None = None) -> Iterator["subprocess.Popen[str]"]:
     path = os.pathsep.join(str(ROOT / name) for name in ("crds", "trainer_image"))
     started = subprocess.Popen(
         [sys.executable, "-m", "diloco_trainer.synchronizer"],
@@ -68,6 +79,7 @@ def process(folder: Path, run: RunConfig) -> Iterator["subprocess.Popen[str]"]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=None if largest_file is None else partial(limit_files, largest_file),
     )
     try:
         yield started
@@ -136,6 +148,31 @@ async def test_a_text_too_short_is_a_data_error_and_nothing_is_made(tmp_path: Pa
     with pytest.raises(DataError, match=r"text\.txt|data"):
         await run_here(tmp_path, config(tmp_path, text_bytes=20))
     assert not (tmp_path / "state").exists()
+
+
+def test_the_key_is_not_in_what_a_log_would_show(tmp_path: Path) -> None:
+    given = read_environment(environment(tmp_path, config(tmp_path)))
+    assert given.key == KEY
+    assert KEY.decode() not in repr(given)
+
+
+def test_a_disk_that_fills_up_in_a_snapshot_is_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    """No file may grow beyond 20 kB: enough for the log so far, too little for a fragment."""
+    train = TrainSpec(
+        model=GptSpec(layers=1, hidden=64, heads=2),
+        data=DataSpec(uri=str(tmp_path / "text.txt"), sequence_length=32),
+        batch=BatchSpec(sequences=2),
+    )
+    run_ = config(tmp_path, changes={"train": train})
+    with process(tmp_path, run_, largest_file=LARGEST_FILE) as synchronizer:
+        assert asyncio.run(get(run_.synchronizer_metrics_port, "/healthz"))[0] == 200
+        synchronizer.send_signal(signal.SIGTERM)  # its last act is a snapshot
+        _, errors = synchronizer.communicate(timeout=60)
+    assert synchronizer.returncode == ExitCode.STATE_UNWRITABLE, errors
+    assert "Traceback" not in errors
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"error: {tmp_path}/state/snapshot-")
+    assert "fragment-0000.safetensors" in last
 
 
 def test_a_failure_is_one_line_and_an_exit_code(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_history_keeps_the_last_64_and_survives_a_snapshot() -> None:
     for place in range(40):
         full = full.with_merged(float(place), place, RATE)
     assert len(full.samples) == WINDOW
-    assert full.samples[-1] == (39.0, 39)
+    assert full.samples[-1] == (39.0, 39, RATE)
     assert NormHistory.from_json(json.loads(json.dumps(full.to_json()))) == full
 
 
@@ -80,6 +80,24 @@ def test_warm_up_makes_no_outliers() -> None:
     assert not judge(POLICY, warm, 1.0, 20, 1e-5).ok
 
 
-def test_no_rate_allows_no_movement() -> None:
-    assert judge(POLICY, history(10), 0.0, 20, 0.0).ok
-    assert not judge(POLICY, history(10), 1e-3, 20, 0.0).ok
+@pytest.mark.parametrize("rate", [0.0, 1e-9, 1e-2])
+def test_a_rate_near_zero_lets_leftovers_of_error_feedback_pass_and_nothing_longer_than_usual(rate: float) -> None:
+    assert judge(POLICY, history(10), 0.15, 20, rate * RATE).ok
+    assert judge(POLICY, history(10), 1.0, 20, rate * RATE).ok
+    assert not judge(POLICY, history(10), 1.001, 20, rate * RATE).ok
+
+
+def test_leftovers_among_the_samples_do_not_open_the_guard() -> None:
+    """Residuals sent at rate zero count as made at a tenth of the usual rate, not as infinitely long steps."""
+    mixed = history(10)
+    for _ in range(9):
+        mixed = mixed.with_merged(0.15, 20, 0.0)
+    assert not judge(POLICY, mixed, 15.1, 20, RATE).ok
+
+
+def test_where_no_rate_is_known_norms_are_compared_as_they_are() -> None:
+    still = NormHistory()
+    for _ in range(10):
+        still = still.with_merged(1.0, 20, 0.0)
+    assert judge(POLICY, still, 9.9, 20, 0.0).ok
+    assert not judge(POLICY, still, 10.1, 20, 0.0).ok

@@ -20,6 +20,7 @@ def check_identity(ledger: TokenLedger, learners: list[tuple[int, int]]) -> None
             assert in_flight >= 0
             assert ledger.clock(*key) == books.merged + books.overlap + sum(books.discarded.values()) + in_flight
     totals = ledger.totals()
+    assert ledger.trained == totals.trained
     accounted = totals.merged + totals.overlap + sum(totals.discarded.values()) + totals.in_flight
     assert accounted == pytest.approx(totals.trained)
 
@@ -135,6 +136,13 @@ def test_learner_that_settled_nothing_in_one_fragment_has_its_frontier_at_zero()
     ledger.merged(0, 0, 0, 40, 40)
     assert ledger.gone(0, 0, "Left") == 0
     assert ledger.totals().repeated == 20
+
+
+def test_what_nobody_will_do_again_is_not_repeated() -> None:
+    ledger = ledger_of(100, 100)
+    ledger.merged(0, 0, 0, 40, 40)
+    ledger.gone(0, 0, "Left", leased_again=False)
+    assert ledger.totals() == TokenTotals(trained=40, merged=20, discarded={"Left": 20})
 
 
 def test_giving_up_twice_counts_once() -> None:

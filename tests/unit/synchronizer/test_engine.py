@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from diloco_api.progress import Phase
 from diloco_trainer.algorithm.fragments import gather
 from diloco_trainer.synchronizer.housekeeping import Limits
 from diloco_trainer.synchronizer.log import segment_numbers
@@ -154,13 +155,94 @@ async def test_two_contributions_of_one_fragment_cannot_be_open(tmp_path: Path) 
         await first.wire.contribute(first.header(0, 1, 1, payload), payload)
 
 
-async def test_tokens_beyond_the_lease_are_refused(tmp_path: Path) -> None:
+async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_discarded(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
+    first, _ = await started(bench, 2)
+    left = bench.engine.control.pool.available
+    leased = first.leased
+    first.train(1000)
+    settled = await first.contribute(0, 1)
+    assert (settled.outcome, settled.reason, settled.discarded_by_guard) == (pb.REFUSED, "BeyondLease", False)
+    await first.adopt(settled)
+    after = bench.crashed()
+    for life in (bench, after):
+        progress = await life.synchronizer.backend.progress()
+        assert progress.tokens.discarded == {"BeyondLease": 1000 * first.batch_tokens}
+        assert (progress.tokens.overlap, progress.tokens.in_flight) == (0, 0)
+        # What it had been leased is leased again, what nobody had leased is not.
+        assert life.engine.control.pool.available == left + leased
+    assert after.engine.control.enrolled[0, 1].settled[0].reason == "BeyondLease"
+
+
+async def test_a_body_beyond_the_lease_is_never_read_and_keeps_no_round_waiting(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, second = await started(bench, 2)
+    first.train(1000)
+    second.train(2)
+    await second.contribute(0, 1)
+    payload = bytes(4 * first.parts[0].anchor.numel())
+    header = first.header(0, 1, 1, payload)
+    offered = await bench.synchronizer.backend.offer(header)
+    assert offered is not None
+    assert (offered.outcome, offered.reason) == (pb.REFUSED, "BeyondLease")
+    assert (await second.resend(0)).outcome == pb.MERGED
+    assert await bench.synchronizer.backend.offer(header) == offered
+
+
+async def test_an_answer_of_nothing_beyond_the_lease_is_turned_away(tmp_path: Path) -> None:
     bench = Bench(run_config(synchronous()), tmp_path / "state")
     first, _ = await started(bench, 2)
     first.train(1000)
+    first.parts[0].adopted_clock = first.clock
     with pytest.raises(Refused, match="beyond") as caught:
-        await first.contribute(0, 1)
+        await first.nothing(0, 1)
     assert caught.value.reason == Reason.BEYOND_LEASE
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        pytest.param({"mean_lr": 1.1e-3}, r"mean_lr is 0\.0011, above 0\.001", id="a rate above the peak"),
+        pytest.param({"c_steps": 5}, "32 tokens make no 5 steps: one takes 8 tokens", id="more steps than sequences"),
+    ],
+)
+async def test_figures_that_would_blind_the_guard_are_refused(
+    tmp_path: Path, fields: dict[str, float], words: str
+) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, _ = await started(bench, 2)
+    first.train(2)
+    payload = bytes(4 * first.parts[0].anchor.numel())
+    header = first.header(0, 1, 1, payload)
+    for name, value in fields.items():
+        setattr(header, name, value)
+    with pytest.raises(Refused, match=words) as caught:
+        await first.wire.contribute(header, payload)
+    assert caught.value.reason == Reason.BAD_HEADER
+
+
+async def test_the_highest_true_figures_are_taken(tmp_path: Path) -> None:
+    """Every step of one sequence, all at the peak rate; their mean may be rounded up."""
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first, _ = await started(bench, 2)
+    first.train(2)
+    payload = bytes(4 * first.parts[0].anchor.numel())
+    header = first.header(0, 1, 1, payload)
+    header.c_steps, header.mean_lr = 4, 1e-3 * (1 + 1e-9)
+    assert (await first.wire.contribute(header, payload)).outcome == pb.RECEIVED
+
+
+async def test_progress_is_reported_once_a_second_and_when_the_phase_changes(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous()), tmp_path / "state")
+    first = bench.engine.latest
+    bench.advance(0.9)
+    assert bench.engine.latest is first
+    bench.advance(0.1)
+    waiting = bench.engine.latest
+    assert (waiting is first, waiting.phase) == (False, Phase.WAITING)
+    await started(bench, 2)
+    bench.advance(0.1)
+    assert bench.engine.latest.phase == Phase.RUNNING
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -216,6 +298,33 @@ async def test_the_work_of_a_gone_learner_is_leased_again(tmp_path: Path) -> Non
     second = bench.learner(1)
     await second.join()
     assert (await second.lease(want=20)).ranges == granted.ranges
+
+
+async def test_the_units_of_an_index_nobody_holds_are_shared_among_the_live_once_they_are_done(tmp_path: Path) -> None:
+    bench = Bench(run_config(synchronous(), budget_tokens=3 * 16 * 4, replicas=3), tmp_path / "state")
+    first, second, absent = await started(bench, 3)
+    assert absent.leased == 8
+    await absent.wire.leave(pb.LeaveRequest(index=2, incarnation=1))
+    for learner in (first, second):
+        assert (learner.leased, (await learner.lease()).exhausted) == (8, True)
+        learner.train(4)
+    await first.heartbeat(drained=True)
+    bench.advance(1)
+    assert not (await first.heartbeat(drained=True)).lease_available  # the second may still be training
+    await second.heartbeat(drained=True)
+    bench.advance(1)
+    assert (await first.heartbeat(drained=True)).lease_available
+    bench = bench.crashed()
+    granted: list[tuple[int, int]] = []
+    for learner in (first, second):
+        learner.wire = bench.wire(learner.index)
+        reply = await learner.lease()
+        assert reply.exhausted
+        granted += [(part.start, part.stop) for part in reply.ranges]
+    # Unit u is 2 sequences; index 2 of 3 had units 2, 5, 8 and 11, of which the even ones go to the first.
+    assert sorted(granted) == [(4, 6), (10, 12), (16, 18), (22, 24)]
+    assert (first.leased, second.leased) == (12, 12)
+    assert not bench.engine.control.pool.has_work
 
 
 async def test_version_0_is_not_handed_out_before_the_start(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 A norm that is not finite is refused by name. Once enough merged bodies of the fragment are known, a norm above
 factor * median norm * max(1, c_steps / median c_steps) is refused as an outlier: a longer stretch may be longer in
 proportion. Norms are compared per unit of the learning rate they were made with, since an inner step is as long as its
-rate: without that, warm-up would make outliers of healthy bodies, and hide sick ones. Torch-free; the caller computes
-the norm (before any rebasing) and adds merged ones to the history.
+rate: without that, warm-up would make outliers of healthy bodies, and hide sick ones. Not all of a body shrinks with
+its rate, though: error feedback adds what earlier ones had lost. So a rate counts as no less than the usual one over
+`factor`, which lets any body pass that is no longer than a usual one. Torch-free; the caller computes the norm (before
+any rebasing) and adds merged ones to the history.
 """
 
 import math
@@ -17,26 +19,24 @@ from diloco_trainer.algorithm.events import RefusalReason
 
 WINDOW = 64
 """Merged bodies of a fragment that are remembered."""
-LEAST_RATE = 1e-12
-"""Stands for a rate of zero, at which nothing should have moved."""
 
 
 @dataclass(frozen=True)
 class NormHistory:
-    """The last merged bodies of one fragment as (norm per learning rate, c_steps), oldest first."""
+    """The last merged bodies of one fragment as (norm, c_steps, mean learning rate), oldest first."""
 
-    samples: tuple[tuple[float, int], ...] = ()
+    samples: tuple[tuple[float, int, float], ...] = ()
 
     def with_merged(self, norm: float, c_steps: int, mean_lr: float) -> "NormHistory":
         """The history after one more merged body, made in `c_steps` inner steps of mean rate `mean_lr`."""
-        return NormHistory((*self.samples, (_per_rate(norm, mean_lr), c_steps))[-WINDOW:])
+        return NormHistory((*self.samples, (norm, c_steps, mean_lr))[-WINDOW:])
 
     def to_json(self) -> list[list[float]]:
-        return [[norm, c_steps] for norm, c_steps in self.samples]
+        return [list(sample) for sample in self.samples]
 
     @classmethod
     def from_json(cls, data: Sequence[Sequence[float]]) -> "NormHistory":
-        return cls(tuple((float(norm), int(c_steps)) for norm, c_steps in data))
+        return cls(tuple((float(norm), int(c_steps), float(mean_lr)) for norm, c_steps, mean_lr in data))
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,14 @@ def judge(policy: GuardPolicy | None, history: NormHistory, norm: float, c_steps
         return Verdict(False, RefusalReason.NON_FINITE, f"norm is {norm}")
     if policy is None or len(history.samples) < policy.min_samples:
         return _OK
-    usual_norm = median(norm for norm, _ in history.samples)
-    usual_steps = median(steps for _, steps in history.samples)
+    least_rate = median(rate for _, _, rate in history.samples) / policy.factor
+    usual_norm = median(_per_rate(sample, rate, least_rate) for sample, _, rate in history.samples)
+    usual_steps = median(steps for _, steps, _ in history.samples)
     if usual_norm == 0.0:  # nothing moved so far: any first movement would be infinitely above it
         return _OK
     stretch = max(1.0, c_steps / usual_steps) if usual_steps > 0 else 1.0
     limit = policy.factor * usual_norm * stretch
-    found = _per_rate(norm, mean_lr)
+    found = _per_rate(norm, mean_lr, least_rate)
     if found > limit:
         parts = f"{policy.factor:g} x median {usual_norm:.4g} x {stretch:.3g} (steps)"
         message = f"norm {norm:.4g} over {c_steps} steps of rate {mean_lr:.3g} ({found:.4g} per rate) is above {parts}"
@@ -73,5 +74,6 @@ def judge(policy: GuardPolicy | None, history: NormHistory, norm: float, c_steps
     return _OK
 
 
-def _per_rate(norm: float, mean_lr: float) -> float:
-    return norm / max(mean_lr, LEAST_RATE)
+def _per_rate(norm: float, mean_lr: float, least_rate: float) -> float:
+    """Norms are compared as they are where the usual rate is zero."""
+    return norm / max(mean_lr, least_rate) if least_rate > 0 else norm

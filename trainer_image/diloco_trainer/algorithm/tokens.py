@@ -87,18 +87,19 @@ class TokenLedger:
         self._settle(index, incarnation, fragment, clock_at_stage, c_tokens).discard(reason, c_tokens)
         self._prune(self._learner(index, incarnation))
 
-    def gone(self, index: int, incarnation: int, reason: str) -> int:
+    def gone(self, index: int, incarnation: int, reason: str, *, leased_again: bool = True) -> int:
         """Discard all in flight of an incarnation that was given up; its accepted bodies have settled before.
 
         Returns its frontier (token clock), from where its work is leased again; what fragments had merged beyond is
-        counted as repeated. A second call changes nothing.
+        counted as repeated, unless nobody will do it again. A second call changes nothing.
         """
         learner = self._learner(index, incarnation)
         frontier = learner.frontier
         if learner.gone:
             return frontier
         for place, books in enumerate(learner.fragments):
-            self._repeated[place] += sum(stop - max(start, frontier) for start, stop in books.recent)
+            if leased_again:
+                self._repeated[place] += sum(stop - max(start, frontier) for start, stop in books.recent)
             books.discard(reason, learner.clock - books.covered)
             books.covered = learner.clock
             books.recent.clear()
@@ -117,6 +118,11 @@ class TokenLedger:
         """Tokens the incarnation has trained, as last heard."""
         return self._learner(index, incarnation).clock
 
+    @property
+    def trained(self) -> int:
+        """Tokens trained by all incarnations ever admitted; cheap, unlike `totals`."""
+        return sum(learner.clock for learner in self._learners.values())
+
     def totals(self) -> TokenTotals:
         """Totals of the job in tokens, fragments weighted by parameters."""
         whole = sum(self._numels)
@@ -131,7 +137,7 @@ class TokenLedger:
                     discarded[reason] = discarded.get(reason, 0) + numel * tokens
         repeated = sum(numel * tokens for numel, tokens in zip(self._numels, self._repeated, strict=True))
         return TokenTotals(
-            trained=float(sum(learner.clock for learner in self._learners.values())),
+            trained=float(self.trained),
             merged=merged / whole,
             overlap=overlap / whole,
             discarded={reason: tokens / whole for reason, tokens in sorted(discarded.items())},

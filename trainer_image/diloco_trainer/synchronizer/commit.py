@@ -23,8 +23,8 @@ class Committer(Protocol):
 class ThreadCommitter:
     """Group commit: while one sync runs the next batch gathers."""
 
-    def __init__(self, log: Log, on_durable: Callable[[int], None], on_error: Callable[[OSError], None]) -> None:
-        """Both callbacks are called on the commit thread."""
+    def __init__(self, log: Log, on_durable: Callable[[int], None], on_error: Callable[[BaseException], None]) -> None:
+        """Both callbacks are called on the commit thread, which ends with the first error."""
         self._log = log
         self._on_durable = on_durable
         self._on_error = on_error
@@ -56,7 +56,7 @@ class ThreadCommitter:
                     self._log.close()
                     return
                 self._on_durable(self._log.flush())
-            except OSError as error:
+            except BaseException as error:  # noqa: BLE001 - the outermost loop of this thread: nothing is durable any more
                 self._on_error(error)
                 return
 

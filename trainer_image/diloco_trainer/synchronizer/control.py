@@ -194,9 +194,11 @@ class Control:
 
     def _refuse(self, record: RefuseRecord) -> None:
         who = (record.index, record.incarnation)
+        start, limit = record.token_clock - record.c_tokens, self.pool.clock_limit_tokens(*who)
         self.ledger.discarded(*who, record.fragment, record.token_clock, record.c_tokens, record.reason)
         self.pool = self.pool.settled(*who, self.ledger.frontier(*who))
-        self.pool = self.pool.refill(record.c_tokens * self.numels[record.fragment] / sum(self.numels))
+        leased = min(record.c_tokens, max(0, limit - start))
+        self.pool = self.pool.refill(leased * self.numels[record.fragment] / sum(self.numels))
         self.enrolled[who].settled[record.fragment] = Settled(
             record.sequence, "refused", record.newest_version, record.reason
         )
@@ -209,7 +211,8 @@ class Control:
     def _gone(self, record: GoneRecord) -> None:
         who = (record.index, record.incarnation)
         self.ledger.heard(*who, record.token_clock)
-        frontier = self.ledger.gone(*who, record.reason)
+        is_over = self.finish is not None and self.finish.reason is not None
+        frontier = self.ledger.gone(*who, record.reason, leased_again=not is_over)
         self.pool, _ = self.pool.revoke(*who, frontier)
         self.enrolled[who].gone = record.reason
 

@@ -90,7 +90,7 @@ class Core:
         totals = journal.control.totals
         names = Counters.__dataclass_fields__
         self.counters = Counters(**{name: getattr(totals, name) for name in names})
-        self.uptime = UptimeClock(self.began_at, totals.served_seconds, totals.uptime_seconds)
+        self.uptime = UptimeClock(self.began_at, totals.served_seconds, totals.uptime_seconds, run.timeouts)
         self.rounds = restored_rounds(run, journal.control, self.began_at)
         for item in journal.control.present():
             self.roster.restore(item.totals, self.began_at)

@@ -2,7 +2,8 @@
 
 Runs on the engine thread but for `inspect`, which reads a body and belongs on any other. Bodies are checked as they
 arrive; what becomes of a good one is `sync_round`'s decision. A contribution whose settlement is on record gets it
-again.
+again. One of more tokens than its Learner was leased is settled as refused, unread: were it turned away without a
+record, its tokens would later pass for overlap.
 """
 
 import math
@@ -29,6 +30,8 @@ from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 
 LARGEST = {Codec.FP16: 1e3}
 """Values above this could overflow the outer step or its downlink encoding; 1e30 for codecs with fp32's range."""
+RATE_TOLERANCE = 1e-6
+"""Relative: a mean of equal rates may come out above them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,7 @@ class Counter:
     def offer(self, header: pb.ContributionHeader, reply: Reply[pb.Settlement | None]) -> None:
         """Before the body is read: None to read it, or what is already known of it."""
         try:
-            known = self._known(header)
-            if known is None:
-                self._check(header)
+            known = self._known(header) or self._check(header)
         except WireError as error:
             reply.fail(error)
             return
@@ -95,9 +96,7 @@ class Counter:
         """Take in a whole body, or an answer without one (`inspected` None)."""
         self._core.counters.bytes_up += header.size_bytes
         try:
-            known = self._known(header)
-            if known is None:
-                self._check(header)
+            known = self._known(header) or self._check(header)
         except WireError as error:
             reply.fail(error)
             return
@@ -179,8 +178,11 @@ class Counter:
         outcome = pb.HELD if core.inbox.is_held(key) else pb.RECEIVED
         return pb.Settlement(fragment=header.fragment, sequence=header.sequence, outcome=outcome)
 
-    def _check(self, header: pb.ContributionHeader) -> None:
-        """Raise for a header that cannot be taken: its sender or its figures are wrong."""
+    def _check(self, header: pb.ContributionHeader) -> pb.Settlement | None:
+        """Raise for a header that cannot be taken: its sender or its figures are wrong.
+
+        Returns the refusal of a body that is beyond its Learner's lease, else None.
+        """
         core, who = self._core, (header.index, header.incarnation)
         try:
             self._desk.admitted(who)
@@ -188,10 +190,20 @@ class Counter:
             core.counters.fenced_updates += 1
             raise
         limit = core.control.pool.clock_limit_tokens(*who)
-        if header.token_clock > limit:
-            raise Refused(Reason.BEYOND_LEASE, f"token clock {header.token_clock} is beyond the {limit} tokens leased")
+        beyond = f"token clock {header.token_clock} is beyond the {limit} tokens leased"
         if header.nothing:
-            return
+            if header.token_clock > limit:
+                raise Refused(Reason.BEYOND_LEASE, beyond)
+            return None
+        self._check_figures(header)
+        if header.token_clock > limit:
+            unread = Inspected(torch.empty(0, dtype=torch.uint8), 0.0, "")
+            return self._refuse(body_of(header, unread), RefusalReason.BEYOND_LEASE, beyond)
+        return None
+
+    def _check_figures(self, header: pb.ContributionHeader) -> None:
+        """Raise for a body whose header cannot be true: guard, weights and books rely on it."""
+        core, who = self._core, (header.index, header.incarnation)
         version = core.fragments[header.fragment].version
         if header.base_version > version:
             raise Refused(
@@ -204,6 +216,17 @@ class Counter:
                 Reason.BAD_HEADER,
                 f"{header.c_tokens} tokens up to token clock {header.token_clock} reach back before {covered}, "
                 "which is settled",
+            )
+        sequence_length = core.run.train.data.sequence_length
+        if header.c_steps * sequence_length > header.c_tokens:
+            raise Refused(
+                Reason.BAD_HEADER,
+                f"{header.c_tokens} tokens make no {header.c_steps} steps: one takes {sequence_length} tokens at least",
+            )
+        peak = core.run.train.optimizer.learning_rate
+        if header.mean_lr > peak * (1 + RATE_TOLERANCE):
+            raise Refused(
+                Reason.BAD_HEADER, f"mean_lr is {header.mean_lr:.6g}, above {peak:.6g}, the job's peak learning rate"
             )
 
     def _nothing(self, header: pb.ContributionHeader) -> pb.Settlement:
@@ -218,35 +241,45 @@ class Counter:
     def _body(self, header: pb.ContributionHeader, inspected: Inspected) -> pb.Settlement:
         """A new body: the guard first, then the round."""
         core, key = self._core, key_of(header)
-        body = Body(
-            key=key,
-            turn=header.turn,
-            base_version=header.base_version,
-            stage_step=header.stage_step,
-            token_clock=header.token_clock,
-            c_tokens=header.c_tokens,
-            c_steps=header.c_steps,
-            mean_lr=header.mean_lr,
-            norm=inspected.norm,
-            checksum=header.checksum,
-            data=inspected.data,
-        )
+        body = body_of(header, inspected)
         core.control.heard((key.index, key.incarnation), header.token_clock)
         norms = core.fragments[key.fragment].norms
         verdict = guard.judge(core.run.policy.guard, norms, body.norm, body.c_steps, body.mean_lr)
         if inspected.problem or not verdict.ok:
             reason = RefusalReason.NON_FINITE if inspected.problem else verdict.reason
             assert reason is not None
-            self._effects.refuse(body, reason, inspected.problem or verdict.message)
-            core.feed(AnsweredNothing(key.index, key.incarnation, key.fragment, body.turn))
-            return settlement_of(core, key.index, key.incarnation, key.fragment)
+            return self._refuse(body, reason, inspected.problem or verdict.message)
         core.inbox.add(body)
         core.feed(Contributed(key, turn=body.turn, base_version=body.base_version))
         known = self._known(header)
         assert known is not None, "a body is waiting or settled"
         return known
 
+    def _refuse(self, body: Body, reason: RefusalReason, message: str) -> pb.Settlement:
+        """Settle a body that no round hears of; its Learner has answered the turn without one."""
+        core, key = self._core, body.key
+        self._effects.refuse(body, reason, message)
+        core.feed(AnsweredNothing(key.index, key.incarnation, key.fragment, body.turn))
+        return settlement_of(core, key.index, key.incarnation, key.fragment)
+
 
 def key_of(header: pb.ContributionHeader) -> Key:
     """The contribution a header names."""
     return Key(header.index, header.incarnation, header.fragment, header.sequence)
+
+
+def body_of(header: pb.ContributionHeader, inspected: Inspected) -> Body:
+    """The body that came with a header."""
+    return Body(
+        key=key_of(header),
+        turn=header.turn,
+        base_version=header.base_version,
+        stage_step=header.stage_step,
+        token_clock=header.token_clock,
+        c_tokens=header.c_tokens,
+        c_steps=header.c_steps,
+        mean_lr=header.mean_lr,
+        norm=inspected.norm,
+        checksum=header.checksum,
+        data=inspected.data,
+    )

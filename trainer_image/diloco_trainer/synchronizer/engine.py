@@ -16,6 +16,7 @@ from diloco_trainer.algorithm.round_state import Stage
 from diloco_trainer.algorithm.sync_round import next_deadline
 from diloco_trainer.synchronizer.clock import Clock
 from diloco_trainer.synchronizer.commit import Committer
+from diloco_trainer.synchronizer.control import Control
 from diloco_trainer.synchronizer.core import Core
 from diloco_trainer.synchronizer.counter import Counter
 from diloco_trainer.synchronizer.desk import Desk
@@ -36,6 +37,8 @@ from diloco_trainer.task.task import Task
 logger = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 """Longest time between two ticks."""
+REPORT_SECONDS = 1.0
+"""Least time between two reports of progress in the same phase: one takes longer than a heartbeat."""
 TOTALS_SECONDS = 5.0
 """Least time between two totals records."""
 
@@ -85,13 +88,19 @@ class Engine:
         self._totals_at = core.now()
         self._stopped: Reply[None] | None = None
         self._stop_begun = False
+        self._reported_at = core.now()
         self.latest: Progress = self.progress()
-        """Progress as of the last tick; read by any thread."""
+        """Progress as of a second ago at most; read by any thread."""
 
     @property
     def fragments(self) -> list[FragmentState]:
         """The outer parameters; to be read only."""
         return self._core.fragments
+
+    @property
+    def control(self) -> Control:
+        """All durable state but the tensors; to be read only."""
+        return self._core.control
 
     def start(self) -> None:
         """Begin to run."""
@@ -122,7 +131,7 @@ class Engine:
             core.journal.commit_index()
             self._opened.lock.check()
         self._snapshots.consider()
-        self.latest = self.progress()
+        self._report(now)
         deadline = next_deadline(core.rounds, now)
         return TICK_SECONDS if deadline is None else min(TICK_SECONDS, deadline)
 
@@ -166,6 +175,11 @@ class Engine:
     def _synced(self, lsn: int) -> None:
         """The log is durable up to `lsn` (called on the thread that flushes)."""
         self.post(lambda: self._opened.journal.durable(lsn))
+
+    def _report(self, now: float) -> None:
+        if now - self._reported_at >= REPORT_SECONDS or self.latest.phase != shown_phase(self._core, self._finale):
+            self._reported_at = now
+            self.latest = self.progress()
 
     def _save_totals(self) -> None:
         core = self._core

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from diloco_api.names import FILE_OUTER
@@ -20,6 +19,7 @@ from diloco_trainer.synchronizer.core import Core
 from diloco_trainer.synchronizer.log import sync_folder
 from diloco_trainer.synchronizer.records import LossRecord
 from diloco_trainer.synchronizer.runner import Worker
+from diloco_trainer.synchronizer.snapshot import save_tensors
 from diloco_trainer.task.task import Task
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def export(path: Path, task: Task, layout: FragmentLayout, anchors: list[Tensor]
     loss = task.evaluate(model)
     tensors = {name: tensor.detach().to(torch.float32).contiguous() for name, tensor in params.items()}
     temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata=about)
+    save_tensors(tensors, temporary, about)
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.rename(path)

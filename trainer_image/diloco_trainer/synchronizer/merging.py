@@ -97,7 +97,7 @@ class Merger:
         version = Version(
             number=effect.version,
             digest="",
-            stamp=core.control.ledger.totals().trained / core.run.budget_tokens,
+            stamp=core.control.ledger.trained / core.run.budget_tokens,
             tokens_per_second=core.tokens_per_second(),
             stage_step=max(body.stage_step for body in bodies),
             turn=effect.turn,

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Given:
     """What the process finds in its environment."""
 
     run: RunConfig
-    key: bytes
+    key: bytes = field(repr=False)
     state_folder: Path
     threads: int
 
@@ -134,11 +134,14 @@ async def run(given: Given) -> int:
     synchronizer.engine.start()
     try:
         await _first(crash, _serve(given, synchronizer, stop))
+        await asyncio.to_thread(synchronizer.engine.close)
+        if crash.done():
+            crash.result()
     except FolderLost as error:
         raise ProcessError(ExitCode.FENCED, str(error)) from error
     except OSError as error:
-        raise ProcessError(ExitCode.STATE_UNWRITABLE, f"{given.state_folder}: {error.strerror}") from error
-    await asyncio.to_thread(synchronizer.engine.close)
+        place, problem = error.filename or given.state_folder, error.strerror or error
+        raise ProcessError(ExitCode.STATE_UNWRITABLE, " ".join(f"{place}: {problem}".split())) from error
     logger.info("stopped")
     return ExitCode.COMPLETE
 
@@ -171,7 +174,14 @@ async def open_doors(given: Given, synchronizer: Synchronizer) -> Doors:
     run, engine, backend = given.run, synchronizer.engine, synchronizer.backend
     engine.measures.registry.register(ProgressCollector(run.job_name, run.job_namespace, lambda: engine.latest))
     try:
-        wire = await serve(backend, host=HOST, port=run.synchronizer_port, key=given.key, job_uid=run.job_uid)
+        wire = await serve(
+            backend,
+            host=HOST,
+            port=run.synchronizer_port,
+            key=given.key,
+            job_uid=run.job_uid,
+            idle_seconds=2 * run.timeouts.transfer_idle_seconds,
+        )
         admin = await serve_admin(backend, host=HOST, port=run.admin_port, key=given.key, job_uid=run.job_uid)
         app = metrics_app(engine.measures.registry, lambda: None)
         metrics = await serve_http(app, name="metrics port", host=HOST, port=run.synchronizer_metrics_port)

@@ -6,6 +6,7 @@ of versions a fragment already has. A folder counts once it carries its final na
 synced and renamed. When to take a snapshot is the engine's decision.
 """
 
+import errno
 import json
 import os
 import re
@@ -17,20 +18,34 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked_dataclass
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from diloco_trainer.algorithm.guard import NormHistory
 from diloco_trainer.synchronizer.log import sync_folder
 from diloco_trainer.synchronizer.state import FragmentState, Retained, Version
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"snapshot-(\d{8})")
 _READ_BYTES = 1 << 20
 
 
 class SnapshotCorrupt(Exception):
     """A snapshot that was finished cannot be read; the text names the file."""
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class _Document:
+    """What `control.json` says, under a checksum of its own."""
+
+    segment: int
+    next_lsn: int
+    fragments: list[int]
+    """crc32 of each fragment's file."""
+    control: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +85,20 @@ class SnapshotWriter:
             "norms": state.norms.to_json(),
         }
         path = self._temporary / _fragment_name(state.index)
-        save_file(tensors, path, metadata={"state": json.dumps(about)})
+        save_tensors(tensors, path, {"state": json.dumps(about)})
         self._crcs.append(_sync_and_sum(path))
 
     def finish(self) -> None:
         """Make the snapshot count, durably, and delete older ones."""
         document = {
-            "format": FORMAT,
             "segment": self.segment,
             "next_lsn": self._next_lsn,
-            "control": self._control,
             "fragments": self._crcs,
+            "control": self._control,
         }
         path = self._temporary / "control.json"
-        path.write_text(json.dumps(document), encoding="utf-8")
+        sealed = {"format": FORMAT, "crc": _crc_of(document), "document": document}
+        path.write_text(json.dumps(sealed), encoding="utf-8")
         _sync_and_sum(path)
         sync_folder(self._temporary)
         final = self._folder / f"snapshot-{self.segment:08d}"
@@ -108,14 +123,41 @@ def load_newest(folder: Path, retained: int) -> Loaded | None:
     if not numbers:
         return None
     place = folder / f"snapshot-{numbers[-1]:08d}"
+    document = _read_document(place / "control.json")
+    fragments = [_load_fragment(place, index, crc, retained) for index, crc in enumerate(document.fragments)]
+    return Loaded(document.segment, document.next_lsn, document.control, fragments)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    """`save_file` that fails as writing a file does: with an OSError that names the path."""
     try:
-        document = json.loads((place / "control.json").read_text(encoding="utf-8"))
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as error:  # safetensors' own type, also for a full disk
+        raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+def _read_document(path: Path) -> _Document:
+    """Parse and check `control.json`; raises SnapshotCorrupt."""
+    try:
+        sealed = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SnapshotCorrupt(f"{place / 'control.json'} cannot be read") from error
-    if document["format"] != FORMAT:
-        raise SnapshotCorrupt(f"{place / 'control.json'} has format {document['format']}, this version reads {FORMAT}")
-    fragments = [_load_fragment(place, index, crc, retained) for index, crc in enumerate(document["fragments"])]
-    return Loaded(document["segment"], document["next_lsn"], document["control"], fragments)
+        raise SnapshotCorrupt(f"{path} cannot be read") from error
+    if not isinstance(sealed, dict) or "format" not in sealed:
+        raise SnapshotCorrupt(f"{path} is not the control state of a snapshot")
+    if sealed["format"] != FORMAT:
+        raise SnapshotCorrupt(f"{path} has format {sealed['format']}, this version reads {FORMAT}")
+    document = sealed.get("document")
+    if not isinstance(document, dict) or sealed.get("crc") != _crc_of(document):
+        raise SnapshotCorrupt(f"{path} is damaged: its checksum does not fit")
+    try:
+        return _Document(**document)
+    except ValueError as error:
+        raise SnapshotCorrupt(f"{path} is not the control state of a snapshot") from error
+
+
+def _crc_of(document: object) -> int:
+    """crc32 of JSON data; the same after a trip through JSON text."""
+    return zlib.crc32(json.dumps(document).encode())
 
 
 def _fragment_name(index: int) -> str:

@@ -1,21 +1,23 @@
 """Global uptime: the part of the served time in which the outer step advanced within its deadline.
 
-Time counts as up while the last merge, or the start of this process, is younger than max(60 s, 3 x the median time
-between merges). Pure; `now` is monotonic seconds of this process.
+Time counts as up while the last merge, or the start of this process, is younger than the deadline of a round (the job's
+timeouts), with the median time between merges for the usual time. Pure; `now` is monotonic seconds of this process.
 """
 
 from collections import deque
 from statistics import median
 
-FLOOR_SECONDS = 60.0
-FACTOR = 3.0
+from diloco_api.timeouts import Timeouts
+
 MEMORY = 64
 
 
 class UptimeClock:
     """Continues totals of earlier processes. Time counts only while the job runs."""
 
-    def __init__(self, now: float, served_seconds: float, uptime_seconds: float) -> None:
+    def __init__(self, now: float, served_seconds: float, uptime_seconds: float, timeouts: Timeouts) -> None:
+        self._floor_seconds = timeouts.round_deadline_floor_seconds
+        self._factor = timeouts.round_deadline_factor
         self._served = served_seconds
         self._up = uptime_seconds
         self._counted_to = now
@@ -46,7 +48,8 @@ class UptimeClock:
     @property
     def deadline_seconds(self) -> float:
         """Age of the last merge up to which the job is up."""
-        return max(FLOOR_SECONDS, FACTOR * median(self._intervals)) if self._intervals else FLOOR_SECONDS
+        usual = median(self._intervals) if self._intervals else 0.0
+        return max(self._floor_seconds, self._factor * usual)
 
     def last_merge_age(self, now: float) -> float | None:
         """Seconds since the last merge of this process."""
