@@ -88,22 +88,30 @@ class FileHub:
             self._lock = -1
 
     async def read_job(self) -> DiLoCoJob | None:
-        return self._read()
+        try:
+            return self._read()
+        except SpecError as error:
+            raise HubError(str(error)) from error
+        except OSError as error:
+            raise HubError(f"{self._job_file}: cannot be read: {error.strerror}") from error
 
     async def read_key(self) -> bytes:
         path = self._folder / "key"
-        if not path.exists():
-            write_atomically(path, secrets.token_hex(_KEY_BYTES), mode=0o600, sync=True)
-        return path.read_bytes()
+        try:
+            if not path.exists():
+                write_atomically(path, secrets.token_hex(_KEY_BYTES), mode=0o600, sync=True)
+            return path.read_bytes()
+        except OSError as error:
+            raise HubError(f"{path}: cannot be read or written: {error.strerror}") from error
 
     async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
-        present = self._read()
+        present = await self.read_job()
         if present is None or present.metadata.resource_version != job.metadata.resource_version:
             raise HubConflict(f"{self._job_file}: has changed since it was read")
         try:
             return self._write(present.model_copy(update={"status": status}))
         except OSError as error:
-            raise HubError(f"{self._job_file}: {error.strerror}") from error
+            raise HubError(f"{self._job_file}: cannot be written: {error.strerror}") from error
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "type": kind, "reason": reason}

@@ -4,9 +4,11 @@ A second run on the same folder resumes: same uid, key, ports and data, new inca
 """
 
 import asyncio
+import logging
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,10 +25,10 @@ from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
 from diloco_operator.hub import FileHub
-from diloco_operator.planning.conditions import is_true
+from diloco_operator.planning.conditions import find, is_true
 from diloco_operator.planning.learners import revived
 from diloco_operator.planning.types import OperatorPolicy, Stop
-from diloco_operator.reconciler import Pass, Reconciler
+from diloco_operator.reconciler import Pass, Reconciler, RunEnd
 from diloco_operator.sites.process import ProcessSite
 from diloco_operator.synchronizer_client import SynchronizerClient
 
@@ -37,6 +39,11 @@ FIRST_PORT = 29400
 END_PORT = 32768
 """Below the ports systems hand out by themselves, so that none of ours is taken while its process restarts."""
 POLL_SECONDS = 0.5
+
+_FINAL = {ConditionType.COMPLETE: JobPhase.COMPLETE, ConditionType.FAILED: JobPhase.FAILED}
+_RESUMABLE = "a second run with this work folder resumes"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class Snapshot:
     """The Synchronizer was heard in this pass."""
     at: float
     """Unix seconds."""
+    problem: str = ""
+    """Why the job cannot be read or written just now; `status` and `progress` are those of before."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +67,9 @@ class LocalOutcome:
     """How a run ended."""
 
     phase: JobPhase
-    """Complete, Failed or Stopped."""
+    """Complete, Failed or Stopped, from the job's conditions."""
     reason: str
-    """Of the condition that says so."""
+    """Of the condition that says so; HubError or JobGone: the end could not be written."""
     message: str
     snapshot: Snapshot
 
@@ -150,14 +159,16 @@ class LocalRun:
             await self._prepare()
             async with SynchronizerClient(LOOPBACK) as client:
                 self._reconciler = Reconciler(
-                    self._hub, [self._site], client, self._policy, fresh_start=True, on_pass=self._keep
-                )
+                    self._hub, [self._site], client, self._policy,
+                    fresh_start=True, on_pass=self._keep, on_problem=self._keep_problem,
+                )  # fmt: skip
                 if self._stop is not Stop.NO:
                     self._reconciler.request_stop(self._stop)
-                last = await self._reconciler.run()
-            outcome = self._outcome(last)
-            if outcome.phase is JobPhase.COMPLETE:
-                await asyncio.to_thread(self._publish, last.job)
+                end = await self._reconciler.run()
+            self._save_progress()
+            outcome = self._outcome(end)
+            if outcome.phase is JobPhase.COMPLETE and end.last is not None:
+                await asyncio.to_thread(self._publish, end.last.job)
             return outcome
         finally:
             await self._site.close()
@@ -187,21 +198,44 @@ class LocalRun:
     def _keep(self, done: Pass) -> None:
         heard = done.observed.progress
         known = self._observed.progress if self._observed else self._saved_progress()
-        snapshot = Snapshot(done.plan.live, heard or known, heard is not None, done.at)
+        self._show(Snapshot(done.plan.live, heard or known, heard is not None, done.at))
+
+    def _keep_problem(self, problem: str) -> None:
+        self._show(replace(self._known(), fresh=False, at=time.time(), problem=problem))
+
+    def _known(self) -> Snapshot:
+        """The last snapshot; before the first one, nothing is known but the progress of an earlier run."""
+        return self._observed or Snapshot(JobStatus(), self._saved_progress(), False, time.time())
+
+    def _show(self, snapshot: Snapshot) -> None:
         self._observed = snapshot
         for listener in self._listeners:
             listener(snapshot)
 
-    def _outcome(self, last: Pass) -> LocalOutcome:
-        assert self._observed is not None, "a pass was made"
-        if self._observed.progress is not None:
-            write_atomically(self._progress_file, self._observed.progress.model_dump_json(indent=2) + "\n")
-        phase = JobPhase(last.plan.status.phase)
-        snapshot = replace(self._observed, status=last.plan.status)
-        for condition in last.plan.status.conditions:
-            if condition.type in (ConditionType.COMPLETE, ConditionType.FAILED) and condition.status == "True":
+    def _outcome(self, end: RunEnd) -> LocalOutcome:
+        known = self._known()
+        if end.problem:
+            phase, reason = (JobPhase.FAILED, "JobGone") if end.gone else (JobPhase.STOPPED, "HubError")
+            return LocalOutcome(phase, reason, end.problem, known)
+        assert end.last is not None, "its end was planned"
+        status = end.last.plan.status
+        snapshot = replace(known, status=status)
+        for kind, phase in _FINAL.items():
+            condition = find(status.conditions, kind)
+            if condition is not None and condition.status == "True":
                 return LocalOutcome(phase, condition.reason, condition.message, snapshot)
-        return LocalOutcome(phase, "Stopped", "a second run with this work folder resumes", snapshot)
+        stopped = find(status.conditions, ConditionType.PROGRESSING)
+        message = stopped.message if stopped is not None else ""
+        return LocalOutcome(JobPhase.STOPPED, "Stopped", message or _RESUMABLE, snapshot)
+
+    def _save_progress(self) -> None:
+        """For later runs of an ended job; one that cannot be kept is no reason to call this run a failure."""
+        if self._observed is None or self._observed.progress is None:
+            return
+        try:
+            write_atomically(self._progress_file, self._observed.progress.model_dump_json(indent=2) + "\n")
+        except OSError as error:
+            log.warning("%s: cannot be written: %s", self._progress_file, error.strerror)
 
     def _publish(self, job: DiLoCoJob) -> None:
         """Copy the final outer parameters out of the Synchronizer's folder."""

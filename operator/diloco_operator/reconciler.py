@@ -1,7 +1,8 @@
 """The loop of one job: observe, plan, commit, apply, sleep until it is time or something happened.
 
 All deciding is in `planning.plan`. The status is written once a pass and before anything is done; a failed write ends
-the pass. Sites are asked and told in parallel; an error of one is an observation of the next pass and stops no other.
+the pass, and the run where its end is asked for. Sites are asked and told in parallel; an error of one, also one nobody
+has thought of, is an observation of the next pass or a line in the log, and stops no other.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from diloco_operator.planning.types import (
     Stop,
 )
 from diloco_operator.planning.views import split_objects
+from diloco_operator.sites.following import follow, report
 from diloco_operator.sites.site import AlreadyExists, Site, SiteError
 from diloco_operator.synchronizer_client import SynchronizerSilent
 
@@ -40,6 +42,8 @@ COALESCE_SECONDS = 0.02
 """Events come in bursts; one look serves them all."""
 RETRY_SECONDS = 1.0
 """Until the next pass after one that failed."""
+DRAIN_ATTEMPTS = 5
+"""Passes that fail one after the other before a run that is being drained ends all the same."""
 
 
 class SynchronizerSource(Protocol):
@@ -62,6 +66,18 @@ class Pass:
     """Unix seconds."""
 
 
+@dataclass(frozen=True)
+class RunEnd:
+    """How the loop of a job ended."""
+
+    last: Pass | None
+    """The last pass; None when none could be made."""
+    problem: str = ""
+    """Why the run was left without its end in the status; empty: the last pass has it."""
+    gone: bool = False
+    """There is no such job any more."""
+
+
 class Reconciler:
     """The task of one job and the only writer of its status."""
 
@@ -75,6 +91,7 @@ class Reconciler:
         fresh_start: bool = False,
         now: Callable[[], float] = time.time,
         on_pass: Callable[[Pass], None] | None = None,
+        on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self._hub = hub
         self._sites = {site.name: site for site in sites}
@@ -83,12 +100,18 @@ class Reconciler:
         self._fresh_start = fresh_start
         self._now = now
         self._on_pass = on_pass
+        self._on_problem = on_problem
         self._stop = Stop.NO
+        self._stop_at = 0.0
+        self._problem = ""
+        self._gone = False
         self._woken = asyncio.Event()
         self._refusals: dict[str, dict[str, Refusal]] = {name: {} for name in self._sites}
 
     def request_stop(self, stop: Stop) -> None:
         """Ask for the end of this run; a stronger wish replaces a weaker one."""
+        if stop is not Stop.NO and self._stop is Stop.NO:
+            self._stop_at = self._now()
         if stop is Stop.NOW or self._stop is Stop.NO:
             self._stop = stop
         self.wake()
@@ -97,49 +120,71 @@ class Reconciler:
         """Look again now."""
         self._woken.set()
 
-    async def run(self) -> Pass:
-        """Until the job has ended and nothing but its data is left; returns the last pass."""
-        job = await self._hub.read_job()
-        uid = job.metadata.uid if job else ""
-        watchers = [asyncio.create_task(self._watch(site, uid)) for site in self._sites.values()]
+    async def run(self) -> RunEnd:
+        """Until the job has ended and nothing but its data is left, or it cannot be had and its end is asked for."""
+        watchers: list[asyncio.Task[None]] = []
+        last, failures = None, 0
         try:
             while True:
                 done = await self.one_pass()
+                failures = failures + 1 if done is None else 0
+                last = done or last
                 if done is not None and done.plan.finished:
-                    return done
+                    return RunEnd(done)
+                if done is None and self._must_leave(failures):
+                    return RunEnd(last, self._problem, self._gone)
+                if done is not None and not watchers:
+                    uid = done.job.metadata.uid
+                    watchers = [asyncio.create_task(follow(site, uid, self.wake)) for site in self._sites.values()]
+                    continue  # what happened before the watches began
                 await self._sleep(RETRY_SECONDS if done is None else done.plan.requeue_after)
         finally:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
 
+    def _must_leave(self, failures: int) -> bool:
+        """The job cannot be read or written: whoever waits for the end of the run must not wait for that, too."""
+        drained = self._stop is Stop.DRAIN and failures >= DRAIN_ATTEMPTS
+        return self._gone or self._stop is Stop.NOW or drained
+
     async def one_pass(self) -> Pass | None:
-        """Observe, plan, commit, apply. None: the status could not be read or written, and nothing was done."""
+        """Observe, plan, commit, apply, tell. None: the status could not be read or written, and nothing was done."""
         self._woken.clear()
         try:
             job = await self._hub.read_job()
             if job is None:
-                return None
+                self._gone = True
+                return self._failed("the job is gone")
             observed = await self._observe(job, await self._hub.read_key())
             now = self._now()
             planned = plan(job, self._policy, observed, now)
             committed = job
             if planned.status != job.status:
                 committed = await self._hub.commit_status(job, planned.status)
-                await self._tell(committed, planned)
         except HubError as error:
-            log.warning("%s", error)
-            return None
+            return self._failed(str(error))
         self._fresh_start = False
+        self._problem = ""
         await self._apply(committed, observed, planned)
+        if planned.status != job.status:
+            await self._tell(committed, planned)
         done = Pass(committed, observed, planned, now)
         if self._on_pass is not None:
             self._on_pass(done)
         return done
 
+    def _failed(self, problem: str) -> None:
+        log.warning("%s", problem)
+        self._problem = problem
+        if self._on_problem is not None:
+            self._on_problem(problem)
+
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
-        views = await asyncio.gather(*(self._look(site, job.metadata.uid) for site in self._sites.values()))
+        looks = [self._look(site, job.metadata.uid) for site in self._sites.values()]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        views = [self._view(name, view) for name, view in zip(self._sites, found, strict=True)]
         progress, silence = None, "NotAccepted"
         if job.status.resolved is not None:
             try:
@@ -147,7 +192,15 @@ class Reconciler:
                 progress, silence = await self._synchronizer.progress(port, key, job.metadata.uid), ""
             except SynchronizerSilent as error:
                 silence = error.reason
-        return Observed(tuple(views), progress, silence, key, self._stop, self._fresh_start)
+        stopping = 0.0 if self._stop is Stop.NO else max(0.0, self._now() - self._stop_at)
+        return Observed(tuple(views), progress, silence, key, self._stop, stopping, self._fresh_start)
+
+    def _view(self, site: str, found: SiteView | BaseException) -> SiteView:
+        """An error nobody has thought of is a site that cannot be reached."""
+        if isinstance(found, SiteView):
+            return found
+        report(f"site {site}", found)
+        return SiteView(site, unreachable="InternalError", message=repr(found), refusals=self._refusals[site])
 
     async def _look(self, site: Site, job_uid: str) -> SiteView:
         refusals = dict(self._refusals[site.name])
@@ -159,7 +212,10 @@ class Reconciler:
 
     async def _tell(self, job: DiLoCoJob, planned: Plan) -> None:
         for event in planned.events:
-            await self._hub.emit_event(job, event.type, event.reason, event.message)
+            try:
+                await self._hub.emit_event(job, event.type, event.reason, event.message)
+            except HubError as error:
+                log.warning("%s; it was: %s %s", error, event.reason, event.message)
 
     async def _apply(self, job: DiLoCoJob, observed: Observed, planned: Plan) -> None:
         """Each site's actions in their order, the sites in parallel."""
@@ -171,7 +227,9 @@ class Reconciler:
             else:
                 by_site[action.site].append(action)
         calls += [self._apply_site(job, self._sites[name], actions) for name, actions in by_site.items()]
-        await asyncio.gather(*calls)
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            if error is not None:
+                report("apply", error)
 
     async def _drain(self, job: DiLoCoJob, key: bytes) -> None:
         assert job.status.resolved is not None, "only an accepted job has a Synchronizer"
@@ -191,10 +249,6 @@ class Reconciler:
             if refusal is not None and isinstance(action, CreatePod):
                 refusals[action.name] = refusal
         self._refusals[site.name] = refusals
-
-    async def _watch(self, site: Site, job_uid: str) -> None:
-        async for _ in site.watch(job_uid):
-            self.wake()
 
     async def _sleep(self, seconds: float | None) -> None:
         try:

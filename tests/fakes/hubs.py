@@ -8,7 +8,7 @@ KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 
 class FakeHub:
-    """One job. `refuse` lets the next writes fail; `writes` and `events` are what happened."""
+    """One job. `refuse` lets the next writes fail, `mute` all events; `writes` and `events` are what happened."""
 
     def __init__(self, job: DiLoCoJob) -> None:
         self.job: DiLoCoJob | None = job.model_copy(
@@ -17,6 +17,7 @@ class FakeHub:
         self.writes: list[JobStatus] = []
         self.events: list[tuple[str, str, str]] = []
         self.refuse = 0
+        self.mute = False
 
     async def read_job(self) -> DiLoCoJob | None:
         return self.job
@@ -37,4 +38,6 @@ class FakeHub:
         return self.job
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
+        if self.mute:
+            raise HubError("no event can be told")
         self.events.append((kind, reason, message))

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from diloco_api import names
 from diloco_api.accept import Ports
 from diloco_api.progress import Progress
 from diloco_api.status import JobStatus
@@ -124,6 +123,8 @@ class Observed:
     key: bytes = field(default=b"", repr=False)
     """The job's secret key, from which tokens are made."""
     stop: Stop = Stop.NO
+    stop_seconds: float = 0.0
+    """Since the end was asked for."""
     fresh_start: bool = False
     """Local runs: every process of earlier runs has ended; true until that is in the status."""
 
@@ -133,8 +134,6 @@ class OperatorPolicy:
     """What the operator was configured with, the same for all its jobs."""
 
     image: str
-    sites: tuple[str, ...] = (names.LOCAL_SITE,)
-    """In order of preference."""
     ports: Ports = Ports()
     """Offered to a job at acceptance, where its spec names none."""
     synchronizer_hosts: tuple[str, ...] = ()

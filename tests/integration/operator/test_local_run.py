@@ -16,6 +16,7 @@ from diloco_api.errors import SpecError
 from diloco_api.names import JobPhase, Role
 from diloco_api.timeouts import Timeouts
 from diloco_operator.local import LocalOutcome, LocalRun, Snapshot
+from diloco_operator.sites.process_table import start_time
 from fakes.stub_trainer import write_stub_trainer
 
 FAST = Timeouts(heartbeat_seconds=0.2, grace_period_seconds=5.0)
@@ -186,3 +187,39 @@ async def test_stop_now_ends_a_run_whose_synchronizer_hangs(tmp_path: Path) -> N
     outcome = await with_drill(LocalRun.open_folder(small_job(400), tmp_path / "work", FAST), freeze)
     assert outcome.phase is JobPhase.STOPPED
     assert nothing_left(tmp_path / "work")
+
+
+async def test_two_requests_end_a_run_whose_folder_was_removed_and_it_says_what_is_wrong(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    pids: list[int] = []
+
+    async def remove(run: LocalRun) -> None:
+        await until(run, at_work(2))
+        pids.extend(run.pids(Role.LEARNER))
+        (folder / "job.json").rename(folder / "away")
+        (folder / "job.json").mkdir()
+        seen = await until(run, lambda seen: seen.problem != "")
+        assert seen.problem == f"{folder}/job.json: cannot be read: Is a directory"
+        assert seen.status.learners.ready == 2
+        run.drain()
+        run.stop_now()
+
+    outcome = await with_drill(LocalRun.open_folder(small_job(10_000), folder, FAST), remove)
+    assert (outcome.phase, outcome.reason) == (JobPhase.STOPPED, "HubError")
+    assert outcome.message == f"{folder}/job.json: cannot be read: Is a directory"
+    assert nothing_left(folder)
+    assert [start_time(pid) for pid in pids] == [None, None]
+
+
+async def test_a_run_whose_folder_was_removed_ends_by_itself_as_failed(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    pids: list[int] = []
+
+    async def remove(run: LocalRun) -> None:
+        await until(run, at_work(2))
+        pids.extend(run.pids(Role.LEARNER))
+        folder.rename(tmp_path / "away")
+
+    outcome = await with_drill(LocalRun.open_folder(small_job(10_000), folder, FAST), remove)
+    assert (outcome.phase, outcome.reason) == (JobPhase.FAILED, "JobGone")
+    assert [start_time(pid) for pid in pids] == [None, None]

@@ -11,7 +11,8 @@ from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, 
 from diloco_api.tokens import AdminRole, read_admin_token
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.reconciler import Pass, Reconciler
-from diloco_operator.sites.site import SiteUnreachable
+from diloco_operator.sites.following import follow
+from diloco_operator.sites.site import SiteEvent, SiteUnreachable
 from diloco_operator.synchronizer_client import SynchronizerClient, SynchronizerSilent
 from fakes.hubs import KEY, FakeHub
 from fakes.sites import FakeSite
@@ -156,8 +157,9 @@ async def test_a_run_ends_by_itself_when_complete_and_cleaned_up(scene: Scene) -
         scene.synchronizer.phase = Phase.COMPLETE
         for name in scene.learners():
             scene.site.finish(name, 0)
-        last = await task
-    assert last.plan.status.phase == "Complete"
+        end = await task
+    assert end.last is not None
+    assert (end.last.plan.status.phase, end.problem) == ("Complete", "")
     assert {kind for kind, _ in scene.site.objects} == {"PersistentVolumeClaim"}
 
 
@@ -169,6 +171,109 @@ async def test_a_stop_is_asked_of_the_synchronizer_until_it_drains(scene: Scene)
     scene.synchronizer.phase = Phase.DRAINING
     await scene.passes_of(2)
     assert scene.synchronizer.drains == 2
+
+
+@pytest.mark.parametrize("stop", [Stop.NOW, Stop.DRAIN])
+async def test_a_run_whose_job_cannot_be_written_ends_when_asked_and_says_why(
+    scene: Scene, stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diloco_operator.reconciler.RETRY_SECONDS", 0.01)
+    problems: list[str] = []
+    reconciler = Reconciler(
+        scene.hub, [scene.site], scene.synchronizer, POLICY, fresh_start=True, on_problem=problems.append
+    )
+    scene.hub.refuse = 1_000_000
+    task = asyncio.create_task(reconciler.run())
+    async with asyncio.timeout(5):
+        while len(problems) < 10:
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        reconciler.request_stop(stop)
+        end = await task
+    assert (end.last, end.problem, end.gone) == (None, "made to fail", False)
+    assert set(problems) == {"made to fail"}
+
+
+async def test_a_drained_run_outlives_one_failed_write(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diloco_operator.reconciler.RETRY_SECONDS", 0.01)
+    await scene.at_work()
+    scene.reconciler.request_stop(Stop.DRAIN)
+    scene.synchronizer.phase = Phase.STOPPED
+    for name in scene.learners():
+        scene.site.finish(name, 0)
+    scene.hub.refuse = 1
+    async with asyncio.timeout(10):
+        end = await scene.reconciler.run()
+    assert end.problem == ""
+    assert scene.hub.refuse == 0
+    assert scene.hub.job is not None
+    assert scene.hub.job.status.phase == "Stopped"
+
+
+async def test_a_run_whose_job_is_gone_ends_by_itself(scene: Scene) -> None:
+    await scene.at_work()
+    scene.hub.job = None
+    async with asyncio.timeout(5):
+        end = await scene.reconciler.run()
+    assert (end.gone, end.problem) == (True, "the job is gone")
+
+
+async def test_an_event_that_cannot_be_told_stops_nothing_and_starts_nothing_anew(scene: Scene) -> None:
+    scene.hub.mute = True
+    await scene.passes_of(3)
+    assert scene.hub.job is not None
+    assert scene.hub.job.status.execution_attempt == 1
+    assert ("Deployment", "toy-0a1b2c3d-synchronizer") in scene.site.objects
+
+
+async def test_an_unexpected_error_of_one_site_does_not_abandon_the_others(scene: Scene) -> None:
+    broken = FakeSite("broken")
+
+    async def explode(*_: object) -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    async def slow(kind: str, name: str, uid: str | None) -> None:
+        await asyncio.sleep(0.05)
+        await FakeSite.delete(scene.site, kind, name, uid)
+
+    scene.reconciler = Reconciler(
+        scene.hub, [scene.site, broken], scene.synchronizer, POLICY, fresh_start=True, on_pass=scene.passes.append
+    )
+    await scene.at_work()
+    broken.delete = explode  # type: ignore[method-assign]
+    scene.site.delete = slow  # type: ignore[method-assign]
+    scene.reconciler.request_stop(Stop.NOW)
+    await scene.passes_of(1)
+    assert any(call[:2] == ("delete", "Pod") for call in scene.site.calls)
+    broken.list_owned = explode  # type: ignore[method-assign,assignment]
+    await scene.passes_of(1)
+    assert scene.passes[-1].observed.sites[1].unreachable == "InternalError"
+    assert scene.passes[-1].observed.sites[0].unreachable == ""
+
+
+async def test_a_watch_that_breaks_is_told_and_begun_again(caplog: pytest.LogCaptureFixture) -> None:
+    site, woken, begun = FakeSite(), asyncio.Event(), 0
+
+    async def watch(job_uid: str) -> AsyncIterator[SiteEvent]:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            raise SiteUnreachable("no route")
+        if begun == 2:
+            raise ZeroDivisionError
+        yield SiteEvent("ADDED", "Pod", "a")
+        await asyncio.Event().wait()
+
+    site.watch = watch  # type: ignore[method-assign]
+    task = asyncio.create_task(follow(site, "uid", woken.set, first_retry_seconds=0.01))
+    async with asyncio.timeout(5):
+        while begun < 3:
+            await asyncio.sleep(0.01)
+        await woken.wait()
+    task.cancel()
+    said = [record.message for record in caplog.records]
+    assert said == ["site local: watch: Timeout: no route", "site local: watch: unexpected ZeroDivisionError()"]
 
 
 # --- the client ---------------------------------------------------------------------------------------------------
