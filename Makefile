@@ -25,7 +25,7 @@ setup: ## Make .venv with everything needed (done by the other targets by themse
 
 quickstart: setup ## Train a small GPT on this machine with three Learners, one of which gets killed (about two minutes)
 	@$(BIN)/diloco run crds/examples/quickstart.yaml --workdir runs/quickstart-$(STAMP) \
-		--drill kill-learner=1@30s --report runs/quickstart-$(STAMP)/report.json
+		--drill kill-learner=1@30s
 
 test: setup ## Run the rootless tests: unit, contract, integration
 	@$(PYTEST) tests/unit tests/contract tests/integration

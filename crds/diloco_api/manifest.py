@@ -6,6 +6,7 @@ file. Rules between fields are checked too, so what is returned can be accepted.
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
@@ -139,7 +140,21 @@ def _validate(document: dict[str, Any]) -> tuple[DiLoCoJob | None, list[Problem]
         details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
         return None, [_problem(detail) for detail in details]
     except (TypeError, ValueError, RecursionError) as error:
+        if str(error).startswith("Out of range float"):  # of all mistakes the one that has a place
+            return None, [Problem(next(_not_numbers(document, ())), "", "must be a finite number")]
         return None, [Problem("document", "", f"cannot be written as JSON: {error}")]
+
+
+def _not_numbers(node: object, loc: _Loc) -> Iterator[str]:
+    """Paths of the values JSON has no words for: .nan, .inf."""
+    if isinstance(node, float) and not math.isfinite(node):
+        yield ".".join(str(part) for part in loc)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _not_numbers(value, (*loc, key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _not_numbers(value, (*loc, number))
 
 
 def _problem(detail: ErrorDetails) -> Problem:

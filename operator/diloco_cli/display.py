@@ -1,5 +1,7 @@
 """Shows a run while it goes on: a live picture in a terminal, plain lines elsewhere. Decides nothing."""
 
+import os
+import stat
 import time
 from types import TracebackType
 from typing import Protocol
@@ -118,3 +120,12 @@ def print_last(console: Console, what: RenderableType) -> None:
     with console.capture() as captured:
         console.print(what)
     console.file.write("\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n")
+
+
+def silence() -> None:
+    """Nobody reads any more: what is still said goes nowhere instead of failing. Regular files are written on."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)

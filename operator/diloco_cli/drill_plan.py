@@ -82,11 +82,6 @@ class DrillPlan:
     def of(cls, drills: list[Drill]) -> "DrillPlan":
         return cls([DrillState(drill) for drill in drills])
 
-    @property
-    def missed(self) -> list[Drill]:
-        """Drills that have not struck."""
-        return [state.drill for state in self.states if state.struck_seconds is None]
-
     def advance(self, seen: Seen, now: float) -> list[Signal]:
         """Signals to send now; `now` is a monotonic clock in seconds."""
         if self._first_step_at is None and seen.started:

@@ -59,6 +59,8 @@ def parse_drill(text: str) -> Drill:
     lasts = match["lasts"]
     if lasts is not None and kind not in LASTING:
         raise SpecError(f"--drill {text}: {kind} is over at once, +{lasts}s means nothing")
+    if lasts is not None and float(lasts) == 0:
+        raise SpecError(f"--drill {text}: +{lasts}s: must last longer than 0 seconds")
     default = DEFAULT_LASTS_SECONDS if kind in LASTING else 0.0
     return Drill(kind, _target(text, kind, match["target"]), float(match["at"]), float(lasts) if lasts else default)
 

@@ -1,6 +1,12 @@
-"""Exit codes of `diloco run`; documented in docs/local-runs.md."""
+"""How `diloco` ends: its exit codes, documented in docs/local-runs.md, and the one line that says what is wrong."""
 
+import sys
+from collections.abc import Sequence
 from enum import IntEnum
+
+from diloco_api.names import ConditionType
+from diloco_api.status import Condition
+from diloco_operator.planning.conditions import is_true
 
 
 class ExitStatus(IntEnum):
@@ -8,3 +14,15 @@ class ExitStatus(IntEnum):
     FAILED = 1
     INVALID = 2
     INTERRUPTED = 130
+
+
+def status_of(conditions: Sequence[Condition]) -> ExitStatus:
+    """What a run that is over came to."""
+    if is_true(conditions, ConditionType.COMPLETE):
+        return ExitStatus.COMPLETE
+    return ExitStatus.FAILED if is_true(conditions, ConditionType.FAILED) else ExitStatus.INTERRUPTED
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)

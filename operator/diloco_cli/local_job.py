@@ -4,31 +4,27 @@ import asyncio
 import logging
 import shlex
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from diloco_api.accept import Resolved, resolve_job
-from diloco_api.names import JobPhase
+from diloco_api.errors import SpecError
+from diloco_api.names import Reason
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_cli.display import make_console, make_display, print_last
+from diloco_cli.display import make_console, make_display, print_last, silence
 from diloco_cli.drills import Drill
-from diloco_cli.exit_status import ExitStatus
+from diloco_cli.exit_status import ExitStatus, complain, status_of
 from diloco_cli.report import make_report
+from diloco_cli.report_file import write_report
 from diloco_cli.run_seam import Run
 from diloco_cli.session import Session
 from diloco_cli.summary import draw_summary
 from diloco_cli.view import Headline
-from diloco_operator.files import write_atomically
 from diloco_operator.local import LocalOutcome, LocalRun
 
-_EXITS = {
-    JobPhase.COMPLETE: ExitStatus.COMPLETE,
-    JobPhase.FAILED: ExitStatus.FAILED,
-    JobPhase.STOPPED: ExitStatus.INTERRUPTED,
-}
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,53 +34,79 @@ class RunOptions:
     workdir: Path
     report: Path
     drills: tuple[Drill, ...] = ()
-    command: tuple[str, ...] = ("diloco", "run")
-    """As given, to say how to resume."""
+    resume: tuple[str, ...] = ("diloco", "run")
+    """The command that resumes this run."""
 
 
 def run_job(job: DiLoCoJob, options: RunOptions) -> ExitStatus:
-    """Run or resume. SpecError for what the user can mend. What fails before it began leaves no new folder behind."""
+    """Run or resume. SpecError for what the user can mend.
+
+    Of a run that did not begin, by the user's mistake or wish, no new folder stays; of any other failure the logs do.
+    """
     resolved = resolve_job(job)
     fresh = _missing_folders(options.workdir.absolute())
-    run: LocalRun | None = None
-    try:
-        run = LocalRun.open_folder(job, options.workdir)
-        _log_to(options.workdir / "operator.log")
-        return asyncio.run(_run(run, job, resolved, options, resumed=not fresh))
-    finally:
-        if run is None or not _began(run):
-            _remove(fresh)
-
-
-async def _run(run: Run, job: DiLoCoJob, resolved: Resolved, options: RunOptions, resumed: bool) -> ExitStatus:
     console, headline = make_console(), _headline(job, resolved, options)
-    session = Session(run, headline, _step_tokens(job), options.drills, resumed)
-    with make_display(console, headline) as display:
-        outcome = await session.watch(display)
-    name = job.metadata.name
+    try:
+        run: Run = LocalRun.open_folder(job, options.workdir)
+        _log_to(options.workdir / "operator.log")
+        session = Session(run, headline, _step_tokens(job), options.drills, resumed=not fresh, nobody_reads=silence)
+        outcome = asyncio.run(_watch(session, console, headline))
+    except SpecError:
+        _remove(fresh)
+        raise
+    except OSError as error:  # a full disk, a folder that was taken away
+        logger.exception("an error of the system ended the run")
+        complain(f"{error.filename or options.workdir}: {error.strerror or error} (see {_short(options.workdir)})")
+        return ExitStatus.FAILED
+    status = status_of(outcome.snapshot.status.conditions)
     if _began(run):
-        _leave(run, outcome, session, name, options, console)
-    if outcome.phase is JobPhase.FAILED:
-        print(f"error: {name}: {outcome.message or outcome.reason}", file=sys.stderr)
-    elif outcome.phase is JobPhase.STOPPED:
-        console.print(f"stopped; to resume: {shlex.join(options.command)}", markup=False, soft_wrap=True)
-    return _EXITS[outcome.phase]
+        return _leave(run, outcome, status, session, options, console)
+    if status is ExitStatus.INTERRUPTED or outcome.reason == Reason.FATAL_EXIT_CODE:
+        _remove(fresh)
+    _tell_end(job.metadata.name, outcome, status, options, console, resume=())
+    return status
 
 
-def _leave(run: Run, outcome: LocalOutcome, session: Session, name: str, options: RunOptions, console: Console) -> None:
-    """Report, summary, and where everything is."""
-    progress = outcome.snapshot.progress
+async def _watch(session: Session, console: Console, headline: Headline) -> LocalOutcome:
+    with make_display(console, headline) as display:
+        return await session.watch(display)
+
+
+def _leave(
+    run: Run, outcome: LocalOutcome, status: ExitStatus, session: Session, options: RunOptions, console: Console
+) -> ExitStatus:
+    """Report, summary, where everything is, and how it ended."""
+    progress, name = outcome.snapshot.progress, session.headline.job
     assert progress is not None, "the run began"
     reason = session.stop_reason or outcome.reason
     report = make_report(outcome.snapshot.status, progress, session.drills.states, session.elapsed_seconds, reason)
     if session.was_complete:
         console.print(f"job {name} was Complete already, nothing was run", markup=False)
-    if not (session.was_complete and options.report.exists()):
-        write_whole(options.report, report.to_json())
-    files = [("report", options.report), ("logs", run.folder / "logs")]
-    if outcome.phase is JobPhase.COMPLETE and run.outer_file.exists():
-        files.insert(1, ("parameters", run.outer_file))
+    keep = session.was_complete and options.report.is_file()
+    problem = "" if keep else write_report(options.report, report.to_json())
+    files = [] if problem else [("report", options.report)]
+    if status is ExitStatus.COMPLETE and run.outer_file.exists():
+        files.append(("parameters", run.outer_file))
+    files.append(("logs", run.folder / "logs"))
     print_last(console, draw_summary(report, name, [(what, _short(where)) for what, where in files]))
+    _tell_end(name, outcome, status, options, console, options.resume)
+    if problem:
+        complain(problem)
+        return ExitStatus.FAILED
+    return status
+
+
+def _tell_end(
+    name: str, outcome: LocalOutcome, status: ExitStatus, options: RunOptions, console: Console, resume: tuple[str, ...]
+) -> None:
+    """The last line of a run that is not Complete; `resume` is empty where there is nothing to resume."""
+    if status is ExitStatus.FAILED:
+        logs = options.workdir / "logs"
+        where = f" (logs: {_short(logs)})" if logs.exists() and not resume else ""
+        complain(f"{name}: {outcome.message or outcome.reason}{where}")
+    elif status is ExitStatus.INTERRUPTED:
+        text = f"stopped; to resume: {shlex.join(resume)}" if resume else "stopped before it began"
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _short(path: Path) -> Path:
@@ -113,12 +135,6 @@ def _began(run: Run) -> bool:
     return run.observed is not None and run.observed.progress is not None
 
 
-def write_whole(target: Path, text: str) -> None:
-    """Write a file whole or not at all, making its folder."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(target, text)
-
-
 def _headline(job: DiLoCoJob, resolved: Resolved, options: RunOptions) -> Headline:
     return Headline(
         job=job.metadata.name,
@@ -135,5 +151,6 @@ def _step_tokens(job: DiLoCoJob) -> int:
 
 
 def _log_to(file: Path) -> None:
-    """The operator's own log goes to a file: the screen belongs to the run."""
+    """The operator's own log goes to a file: the screen belongs to the run, also when the disk is full."""
+    logging.raiseExceptions = False
     logging.basicConfig(filename=file, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,6 +1,6 @@
 """The program `diloco`: reads arguments, turns every mistake into one line on stderr, and returns the exit code."""
 
-import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,13 +12,15 @@ from diloco_api.errors import SpecError
 from diloco_api.manifest import load_job, parse_override
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_cli.drills import check_targets, parse_drill
-from diloco_cli.exit_status import ExitStatus
+from diloco_cli.exit_status import ExitStatus, complain
 from diloco_cli.local_job import RunOptions, run_job
+from diloco_cli.report_file import check_report
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, of whichever click typer brings
 
+_REPLICAS = "spec.learners.replicas"
+
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Train one model with many Learners that meet only every few hundred steps.",
@@ -53,29 +55,31 @@ def run(
     """Run a job on this machine, or resume it. Ctrl-C stops it in good order."""
     drills = [parse_drill(text) for text in drill or []]
     overrides = [parse_override(text) for text in set_ or []]
-    if learners is not None:
-        if learners < 1:
-            raise SpecError(f"--learners {learners}: must be at least 1")
-        overrides.append(("spec.learners.replicas", str(learners)))
-    job = _read_job(file, overrides)
+    if learners is not None and learners < 1:
+        raise SpecError(f"--learners {learners}: must be at least 1")
+    job = _read_job(file, overrides, learners)
     check_targets(drills, job.spec.learners.replicas)
     folder = workdir or Path("runs") / job.metadata.name
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"--workdir {folder}: is a file, not a folder")
     where = report or folder / "report.json"
-    if folder.absolute() not in where.absolute().parents:  # the work folder is the run's own concern
-        _check_report(where)
-    raise typer.Exit(
-        run_job(job, RunOptions(workdir=folder, report=where, drills=tuple(drills), command=("diloco", *sys.argv[1:])))
-    )
+    check_report(where, folder)
+    again = [("--learners", learners), ("--workdir", workdir), *(("--set", text) for text in set_ or [])]
+    options = [*again, ("--report", report)]
+    resume = (_program(), "run", str(file), *(str(part) for pair in options if pair[1] is not None for part in pair))
+    raise typer.Exit(run_job(job, RunOptions(workdir=folder, report=where, drills=tuple(drills), resume=resume)))
 
 
 def main() -> None:
     """Entry point: ends the process with the run's exit code."""
     try:
-        code = app(prog_name="diloco", standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], prog_name="diloco", standalone_mode=False)
     except SpecError as error:
-        code = _complain(str(error), ExitStatus.INVALID)
+        complain(str(error))
+        code = ExitStatus.INVALID
     except _USAGE_ERROR as error:
-        code = _complain(f"{_usage(error)} (see diloco run --help)", ExitStatus.INVALID)
+        complain(f"{_usage(error)} (see diloco run --help)")
+        code = ExitStatus.INVALID
     except KeyboardInterrupt:
         code = ExitStatus.INTERRUPTED
     sys.stdout.flush()
@@ -88,25 +92,27 @@ def _usage(error: Exception) -> str:
     return format_message()
 
 
-def _complain(text: str, code: ExitStatus) -> ExitStatus:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
-    return code
+def _program() -> str:
+    """What to type for this program from here: as it was called, or where it is installed."""
+    called = Path(sys.argv[0])
+    if called.name == "diloco" and called.exists():
+        on_path = shutil.which("diloco")
+        return "diloco" if on_path and Path(on_path).absolute() == called.absolute() else str(called)
+    return str(Path(sys.executable).parent / "diloco")
 
 
-def _read_job(file: Path, overrides: list[tuple[str, str]]) -> DiLoCoJob:
+def _read_job(file: Path, overrides: list[tuple[str, str]], learners: int | None) -> DiLoCoJob:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{file}: is not UTF-8 text") from error
-    return load_job(text, str(file), overrides)
-
-
-def _check_report(path: Path) -> None:
-    """What can be known now about a file that is written at the end."""
-    if path.is_dir():
-        raise SpecError(f"--report {path}: is a folder")
-    parent = next(folder for folder in path.absolute().parents if folder.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise SpecError(f"--report {path}: {parent} cannot be written")
+    if learners is None:
+        return load_job(text, str(file), overrides)
+    try:
+        return load_job(text, str(file), [*overrides, (_REPLICAS, str(learners))])
+    except SpecError as error:
+        if not str(error).startswith(f"--set: {_REPLICAS}: "):
+            raise
+        raise SpecError(str(error).replace("--set:", "--learners:", 1)) from error

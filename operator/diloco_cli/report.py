@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from diloco_api.names import ConditionType
 from diloco_api.progress import LearnerProgress, LearnerState, Progress
-from diloco_api.status import JobStatus
+from diloco_api.status import JobStatus, LearnerStatus
 from diloco_cli.drill_plan import DrillState
 from diloco_cli.view import Goodput, read_goodput
 
@@ -48,7 +48,8 @@ class LossReport(_Part):
     initial: float | None
     """Of version 0; null when the run ended before it was evaluated."""
     final: float | None
-    """Of the final parameters; null unless the job is Complete."""
+    """Of the outer parameters this run left: the final ones of a Complete job, those a second run goes on from of a
+    drained one; null where the run ended before it was evaluated."""
 
 
 class GoodputReport(_Part):
@@ -79,7 +80,7 @@ class LearnerReport(_Part):
     site: str
     """Site of its newest incarnation."""
     incarnations: int
-    """Incarnations the Synchronizer admitted."""
+    """Incarnations the Synchronizer admitted; 0 where none ever reached it."""
     inner_steps: int
     """Inner steps of all of them, as last heard."""
     states: dict[LearnerState, float]
@@ -166,7 +167,7 @@ def make_report(
         loss=LossReport(initial=progress.loss_initial, final=progress.loss_final),
         goodput=_goodput(goodput),
         bytes=BytesReport(up=progress.bytes_up, down=progress.bytes_down),
-        learners=_learners(progress.learners),
+        learners=_learners(status.learner_statuses, progress.learners),
         drills=[_drill(state) for state in drills],
         digests={
             fragment: DigestReport(version=known.version, digest=known.digest)
@@ -188,21 +189,23 @@ def _goodput(goodput: Goodput) -> GoodputReport:
     return GoodputReport(capacity=goodput.capacity, accepted=goodput.accepted, uptime=goodput.uptime)
 
 
-def _learners(incarnations: Iterable[LearnerProgress]) -> list[LearnerReport]:
-    by_index: dict[int, list[LearnerProgress]] = defaultdict(list)
-    for learner in incarnations:
-        by_index[learner.index].append(learner)
-    return [_learner(index, by_index[index]) for index in sorted(by_index)]
+def _learners(placed: Iterable[LearnerStatus], admitted: Iterable[LearnerProgress]) -> list[LearnerReport]:
+    """Of every index that was ever started, also of one the Synchronizer never admitted."""
+    sites = {row.index: row.site for row in placed}
+    by_index: dict[int, list[LearnerProgress]] = {index: [] for index in sites}
+    for learner in admitted:
+        by_index.setdefault(learner.index, []).append(learner)
+    return [_learner(index, sites.get(index, ""), by_index[index]) for index in sorted(by_index)]
 
 
-def _learner(index: int, incarnations: list[LearnerProgress]) -> LearnerReport:
+def _learner(index: int, site: str, incarnations: list[LearnerProgress]) -> LearnerReport:
     states: dict[LearnerState, float] = defaultdict(float)
     for learner in incarnations:
         for state, seconds in learner.state_seconds.items():
             states[state] += seconds
     return LearnerReport(
         index=index,
-        site=max(incarnations, key=lambda learner: learner.incarnation).site,
+        site=max(incarnations, key=lambda learner: learner.incarnation).site if incarnations else site,
         incarnations=len(incarnations),
         inner_steps=sum(learner.step for learner in incarnations),
         states={state: round(states[state], 3) for state in LearnerState if state in states},

@@ -1,6 +1,6 @@
 """The run as a live picture in a terminal: headline, progress, a row per Learner, the last happenings. Draws only.
 
-Laid out for 80 columns and more; what does not fit into 80 is left out there, not wrapped.
+Laid out for 80 columns and more; figures that do not fit into 80 are left out there, sentences are wrapped.
 """
 
 from collections.abc import Sequence
@@ -39,14 +39,14 @@ def draw(view: View, happenings: Sequence[Happening], width: int, spinner: Spinn
     if view.waiting_for:
         waiting = Table.grid(padding=(0, 1))
         waiting.add_column(no_wrap=True)
-        waiting.add_column(no_wrap=True, overflow="ellipsis", style="yellow")
+        waiting.add_column(style="yellow")
         waiting.add_row(spinner, view.waiting_for)
         parts.append(waiting)
     if view.outer_steps > 0:
         parts.append(_facts(view, wide))
     parts += [Text(), _learners(view, wide)]
     if view.message:
-        parts.append(Text(view.message, style="yellow", overflow="ellipsis", no_wrap=True))
+        parts.append(Text(view.message, style="yellow"))
     if happenings:
         parts.append(Text())
         parts += [_happening(what) for what in happenings[-HAPPENINGS:]]
@@ -123,5 +123,8 @@ def _cells(row: LearnerRow) -> list[RenderableType]:
 
 
 def _happening(what: Happening) -> RenderableType:
-    style = "magenta" if what.text.startswith("drill") else ""
-    return Text(f"{what.elapsed_seconds:6.1f} s  {what.text}", style=style, no_wrap=True, overflow="ellipsis")
+    row = Table.grid(padding=(0, 2))
+    row.add_column(justify="right", no_wrap=True, min_width=8)
+    row.add_column(style="magenta" if what.text.startswith("drill") else "")
+    row.add_row(Text(f"{what.elapsed_seconds:.1f} s"), Text(what.text))
+    return row

@@ -7,10 +7,10 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from diloco_api.names import JobPhase
+from diloco_api.names import ConditionType
 from diloco_cli.display import Display
 from diloco_cli.drill_plan import DrillPlan, Seen, Signal, announcements
 from diloco_cli.drills import Drill
@@ -18,6 +18,7 @@ from diloco_cli.run_seam import EventReader, Run
 from diloco_cli.sight import look
 from diloco_cli.view import Happening, Headline, News, View, make_view
 from diloco_operator.local import LocalOutcome
+from diloco_operator.planning.conditions import is_true
 
 TICK_SECONDS = 0.1
 _DRAINING = "stopping: merging what is trained (Ctrl-C again ends at once)"
@@ -27,15 +28,28 @@ _ENDING = "ending all processes now"
 class Session:
     """Watches one run until it ends."""
 
-    def __init__(self, run: Run, headline: Headline, step_tokens: int, drills: Sequence[Drill], resumed: bool) -> None:
-        """`step_tokens`: tokens of one inner step; `resumed`: the job may have taken outer steps before this run."""
+    def __init__(
+        self,
+        run: Run,
+        headline: Headline,
+        step_tokens: int,
+        drills: Sequence[Drill],
+        resumed: bool,
+        nobody_reads: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`step_tokens`: tokens of one inner step; `resumed`: the job may have taken outer steps before this run.
+
+        `nobody_reads` is called once when the terminal is closed or the reader of the output has ended.
+        """
         self.drills = DrillPlan.of(list(drills))
         self.stop_requests = 0
         self.was_complete: bool | None = None
         """The job was Complete before this run; None before the first look."""
         self._run = run
-        self._headline = headline
+        self.headline = headline
         self._step_tokens = step_tokens
+        self._nobody_reads = nobody_reads
+        self._unread = False
         self._began = time.monotonic()
         self._events = EventReader(run.folder)
         self._heard = False
@@ -71,7 +85,7 @@ class Session:
             self._say(display, message)
         observed = self._run.observed
         if self.was_complete is None and observed is not None:
-            self.was_complete = observed.status.phase == JobPhase.COMPLETE
+            self.was_complete = is_true(observed.status.conditions, ConditionType.COMPLETE)
         before = list(self.drills.states)
         if self.stop_requests == 0:
             self._send(self.drills.advance(self._seen(), time.monotonic()), display)
@@ -79,7 +93,7 @@ class Session:
             self._say(display, text)
         view = self._view()
         if view is not None:
-            display.show(view)
+            self._print(display, lambda: display.show(view))
 
     def _seen(self) -> Seen:
         observed = self._run.observed
@@ -93,10 +107,35 @@ class Session:
             return None
         self._heard = self._heard or seen.fresh
         news = News(seen.fresh, self._heard)
-        return make_view(self._headline, self._step_tokens, seen.status, seen.progress, self.elapsed_seconds, news)
+        return make_view(self.headline, self._step_tokens, seen.status, seen.progress, self.elapsed_seconds, news)
 
     def _say(self, display: Display, text: str) -> None:
-        display.happened(Happening(self.elapsed_seconds, text))
+        self._print(display, lambda: display.happened(Happening(self.elapsed_seconds, text)))
+
+    def _print(self, display: Display, what: Callable[[], None]) -> None:
+        """A screen that has gone away is a wish to stop, like the signal that usually comes with it."""
+        try:
+            what()
+        except OSError:
+            self._lose_screen(display)
+
+    def _lose_screen(self, display: Display) -> None:
+        if self._unread:
+            return
+        self._unread = True
+        self._nobody_reads()
+        if self.stop_requests == 0:
+            self._ask_to_stop(display)
+
+    def _ask_to_stop(self, display: Display) -> None:
+        """The first time in good order, then at once."""
+        self.stop_requests += 1
+        if self.stop_requests == 1:
+            self._run.drain()
+        else:
+            self._run.stop_now()
+        self._send(self.drills.release(self._seen()), display)
+        self._say(display, _DRAINING if self.stop_requests == 1 else _ENDING)
 
     def _send(self, signals: Sequence[Signal], display: Display) -> None:
         for what in signals:
@@ -110,23 +149,18 @@ class Session:
 
     @contextmanager
     def _listening(self, display: Display) -> Iterator[None]:
-        """Ctrl-C and SIGTERM: the first drains, the second ends at once."""
+        """Ctrl-C and SIGTERM: the first drains, the second ends at once. A closed terminal drains."""
         loop = asyncio.get_running_loop()
-
-        def asked() -> None:
-            self.stop_requests += 1
-            if self.stop_requests == 1:
-                self._run.drain()
-            else:
-                self._run.stop_now()
-            self._send(self.drills.release(self._seen()), display)
-            self._say(display, _DRAINING if self.stop_requests == 1 else _ENDING)
-
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
-            loop.add_signal_handler(number, asked)
+        answers: dict[signal.Signals, Callable[[Display], None]] = {
+            signal.SIGINT: self._ask_to_stop,
+            signal.SIGTERM: self._ask_to_stop,
+        }
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup: the run shall outlive its terminal
+            answers[signal.SIGHUP] = self._lose_screen
+        for number, answer in answers.items():
+            loop.add_signal_handler(number, answer, display)
         try:
             yield
         finally:
-            for number in signals:
+            for number in answers:
                 loop.remove_signal_handler(number)

@@ -5,11 +5,12 @@ Pure. `screen` draws it, `plain` prints it as lines; both show the same.
 
 from dataclasses import dataclass
 
-from diloco_api.names import JobPhase, LearnerPhase
-from diloco_api.progress import LearnerProgress, Phase, Progress, TokenTotals
+from diloco_api.names import ConditionType, LearnerPhase, Reason
+from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.status import JobStatus
+from diloco_api.timeouts import Timeouts
+from diloco_operator.planning.conditions import find, is_final
 
-_ENDED = frozenset({JobPhase.COMPLETE, JobPhase.FAILED, JobPhase.STOPPED})
 _CLOSING = {
     Phase.CLOSING: "closing: one last round of every fragment",
     Phase.DRAINING: "draining: one last round of every fragment",
@@ -17,6 +18,8 @@ _CLOSING = {
     Phase.STOPPED: "everything is merged, the processes end",
 }
 """Said instead of what is waited for, once the end has begun."""
+PACE_KNOWN_SECONDS = 2 * Timeouts().heartbeat_seconds
+"""Time a Learner has trained before a pace is worth telling: the first step of a process is far from typical."""
 _ENDED_WELL = "Completed"
 """The kubelet's reason for a process that ended with 0; the state says it already."""
 
@@ -74,7 +77,6 @@ class View:
     outer_rounds: int
     outer_steps: int
     tokens: TokenTotals
-    loss_initial: float | None
     goodput: Goodput
     learners: tuple[LearnerRow, ...]
     message: str = ""
@@ -108,12 +110,11 @@ def make_view(
         phase=status.phase,
         waiting_for=waiting_for(status, progress if news.heard else None, news.answers),
         percent=min(100.0, progress.percent) if progress else 0.0,
-        eta_seconds=progress.eta_seconds if progress else None,
+        eta_seconds=_eta(progress) if progress and news.heard else None,
         tokens_per_second=progress.tokens_per_second if progress else None,
         outer_rounds=progress.outer_rounds if progress else 0,
         outer_steps=progress.outer_steps if progress else 0,
         tokens=progress.tokens if progress else TokenTotals(),
-        loss_initial=progress.loss_initial if progress else None,
         goodput=read_goodput(status),
         learners=learner_rows(headline.replicas, step_tokens, status, progress),
         message=(progress.message or "") if progress else "",
@@ -122,7 +123,8 @@ def make_view(
 
 def waiting_for(status: JobStatus, progress: Progress | None, answers: bool) -> str | None:
     """What stands between now and training, in words; `progress` of this run."""
-    if status.phase in _ENDED:
+    progressing = find(status.conditions, ConditionType.PROGRESSING)
+    if is_final(status.conditions) or (progressing is not None and progressing.reason == Reason.STOPPED):
         return None
     if progress is None:
         verb = "waiting for" if status.learner_statuses else "starting"
@@ -139,6 +141,11 @@ def waiting_for(status: JobStatus, progress: Progress | None, answers: bool) -> 
     if progress.tokens.trained == 0:
         return f"{live} Learner{'s' if live > 1 else ''} joined, first inner steps"
     return "training; the first outer step comes when the pace is known"
+
+
+def _eta(progress: Progress) -> float | None:
+    trained = [learner.state_seconds.get(LearnerState.TRAINING, 0.0) for learner in progress.learners if learner.live]
+    return progress.eta_seconds if max(trained, default=0.0) >= PACE_KNOWN_SECONDS else None
 
 
 def read_goodput(status: JobStatus) -> Goodput:

@@ -11,6 +11,7 @@ from diloco_api import names
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.status import GoodputStatus, JobStatus, LearnerStatus
 from diloco_operator.local import LocalOutcome, Snapshot
+from fakes.cli_sample import ended
 
 
 class ScriptedRun:
@@ -55,7 +56,9 @@ class ScriptedRun:
             for i, n in self._incarnations.items()
         ]
         goodput = GoodputStatus(capacity="0.9712", accepted="0.9421", uptime="1.0000")
-        return JobStatus(phase=self._phase, learner_statuses=rows, goodput=goodput)
+        kinds = {names.JobPhase.COMPLETE: "Complete", names.JobPhase.FAILED: "Failed"}
+        conditions = ended(kinds[self._phase], "TokenBudgetReached") if self._phase in kinds else []
+        return JobStatus(phase=self._phase, learner_statuses=rows, goodput=goodput, conditions=conditions)
 
     @property
     def progress(self) -> Progress | None:

@@ -56,7 +56,13 @@ def manifest(folder: Path, *changes: tuple[str, str]) -> Path:
         (["--learners", "two"], ["--learners", "integer"]),
         (["--drill", "kill-learner=3@30s"], ["kill-learner=3", "0 to 2"]),
         (["--drill", "kill-learner=1@soon"], ["kill-learner=1@soon"]),
+        (["--learners", "1000"], ["--learners: spec.learners.replicas: 1000", "256"]),
+        (["--set", "spec.train.model.layers=.nan"], ["--set: spec.train.model.layers", "finite"]),
+        (["--drill", "freeze-learner@1s+0s"], ["freeze-learner@1s+0s", "longer than 0"]),
+        (["--workdir", "/etc/passwd"], ["--workdir /etc/passwd: is a file"]),
         (["--report", "."], ["--report"]),
+        (["--report", "/proc/r.json"], ["--report /proc/r.json: /proc cannot be written"]),
+        (["--report", "runs/quickstart/logs"], ["--report runs/quickstart/logs", "itself uses logs"]),
         (["--repotr", "x.json"], ["--repotr"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -145,6 +151,9 @@ def test_a_manifest_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_without_arguments_it_explains_itself(tmp_path: Path) -> None:
+    answer = diloco(folder=tmp_path)
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "Usage: diloco" in answer.stdout
     answer = diloco("run", "--help", folder=tmp_path)
     assert answer.returncode == 0
     assert "--drill" in answer.stdout

@@ -76,6 +76,43 @@ async def test_a_second_ctrl_c_ends_the_run_at_once(tmp_path: Path) -> None:
     assert "ending all processes now" in text.getvalue()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_the_end_of_a_session_or_of_its_terminal_drains(tmp_path: Path, number: signal.Signals) -> None:
+    run = ScriptedRun(tmp_path, length_seconds=30.0)
+    unread: list[bool] = []
+    session = Session(run, HEADLINE, 512, [parse_drill("freeze-learner=0@0s+60s")], False, lambda: unread.append(True))
+    display = PlainDisplay(Console(file=io.StringIO()), HEADLINE)
+    asyncio.get_running_loop().call_later(1.0, os.kill, os.getpid(), number)
+    await session.watch(display)
+    assert run.stops == ["drain"]
+    assert unread == [True] * (number is signal.SIGHUP)
+    assert not session.drills.states[0].stopped or session.stop_reason == "Drained"
+
+
+async def test_a_run_that_shall_outlive_its_terminal_does(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        run = ScriptedRun(tmp_path, length_seconds=1.5)
+        session, display, _ = started(run)
+        asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), signal.SIGHUP)
+        await session.watch(display)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert run.stops == []
+
+
+async def test_output_nobody_reads_any_more_drains_the_run(tmp_path: Path) -> None:
+    run = ScriptedRun(tmp_path, length_seconds=30.0)
+    session, _, _ = started(run)
+    readers, pipe = os.pipe()
+    os.close(readers)
+    with os.fdopen(pipe, "w") as gone:
+        await session.watch(PlainDisplay(Console(file=gone), HEADLINE))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), gone.fileno())
+    assert run.stops == ["drain"]
+    assert session.elapsed_seconds < 20
+
+
 async def test_without_a_terminal_there_are_no_escape_codes(tmp_path: Path) -> None:
     session, display, text = started(ScriptedRun(tmp_path, length_seconds=1.0))
     with display:

@@ -125,7 +125,7 @@ BAD = [
     (
         "infinity",
         GOOD.replace("syncEvery: 30", "blendAlpha: .inf"),
-        "document: cannot be written as JSON: Out of range float values are not JSON compliant",
+        "spec.algorithm.blendAlpha: must be a finite number",
     ),
     (
         "a loop",

@@ -105,7 +105,7 @@ def test_no_signal_goes_to_a_process_that_took_the_victims_place() -> None:
     assert drill.advance(seen(L0=working(77, incarnation=2)), now=6.0) == []
 
 
-def test_a_drill_the_run_was_too_short_for_is_named() -> None:
+def test_a_drill_the_run_was_too_short_for_has_no_time() -> None:
     drill = plan("kill-learner=1@30s", "kill-synchronizer@0s")
     drill.advance(seen(L1=working(11), synchronizer=working(5)), now=0.0)
-    assert [missed.title for missed in drill.missed] == ["kill-learner=1"]
+    assert [state.drill.title for state in drill.states if state.struck_seconds is None] == ["kill-learner=1"]

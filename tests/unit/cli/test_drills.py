@@ -32,6 +32,8 @@ def test_a_drill_is_read_as_it_is_written(text: str, drill: Drill) -> None:
         ("kill-learner=@30s", "index of a Learner, not ''"),
         ("kill-learner=1@30s+5s", "over at once"),
         ("kill-synchronizer=0@30s", "takes no =TARGET"),
+        ("freeze-learner@1s+0s", "longer than 0 seconds"),
+        ("slow-learner@1s+0.0s", "longer than 0 seconds"),
     ],
 )
 def test_a_wrong_drill_is_refused_with_its_text_and_what_is_wrong(text: str, complaint: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from diloco_api.progress import Progress
+from diloco_api.progress import Phase, Progress
 from diloco_cli.drill_plan import DrillState
 from diloco_cli.drills import parse_drill
 from diloco_cli.report import ReportV1, make_report
@@ -52,6 +52,24 @@ def test_a_learner_is_reported_over_all_its_incarnations() -> None:
     }  # fmt: skip
 
 
+def test_a_learner_that_was_never_admitted_is_reported_without_incarnations() -> None:
+    known = progress(learners=[row for row in progress().learners if row.index != 2])
+    learners = json.loads(report(known).to_json())["learners"]
+    assert learners[2] == {"index": 2, "site": "local", "incarnations": 0, "innerSteps": 0, "states": {}}
+
+
+def test_a_drained_run_reports_the_loss_of_the_parameters_it_left() -> None:
+    drained = make_report(status("Stopped"), progress(phase=Phase.STOPPED, loss_final=3.2), [], 1.0, "Drained")
+    assert json.loads(drained.to_json())["loss"] == {"initial": 5.561, "final": 3.2}
+
+
+def test_the_documentation_and_the_model_say_the_same_of_every_field() -> None:
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", DOCS.read_text(), flags=re.MULTILINE))
+    for path, told in _described(ReportV1, ""):
+        assert ("null" in told) == ("null" in rows[path]), path
+        assert ("drained" in told) == ("drained" in rows[path]), path
+
+
 def test_a_drill_that_never_struck_is_reported_without_times() -> None:
     assert json.loads(report().to_json())["drills"] == [
         {"kind": "kill-learner", "target": 1, "atSeconds": 30.04, "replacedAfterSeconds": 7.123},
@@ -79,18 +97,22 @@ def test_the_documentation_lists_every_field_and_no_other() -> None:
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """`tokens.merged`, `learners[].index`, `digests.<fragment>.version`: leaves by their JSON names."""
+    return (path for path, _ in _described(model, prefix))
+
+
+def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """`tokens.merged`, `learners[].index`, `digests.<fragment>.version`: leaves by their JSON names, with their text."""
     for name, info in model.model_fields.items():
         path = prefix + (info.alias or name)
         annotation = info.annotation
         inner = next((part for part in getattr(annotation, "__args__", ()) if _is_model(part)), None)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from _fields(annotation, f"{path}.")
+            yield from _described(annotation, f"{path}.")
         elif inner is not None:
             many = "[]." if getattr(annotation, "__origin__", None) is list else ".<fragment>."
-            yield from _fields(inner, path + many)
+            yield from _described(inner, path + many)
         else:
-            yield path
+            yield path, info.description or ""
 
 
 def _is_model(part: object) -> bool:

@@ -5,13 +5,14 @@ import pytest
 from rich.console import Console
 from rich.spinner import Spinner
 
-from diloco_api.progress import Phase, TokenTotals
+from diloco_api.progress import LearnerState, Phase, TokenTotals
 from diloco_cli import plain
+from diloco_cli.exit_status import ExitStatus, status_of
 from diloco_cli.report import make_report
 from diloco_cli.screen import draw
 from diloco_cli.summary import draw_summary
-from diloco_cli.view import Happening, News, View, make_view
-from fakes.cli_sample import HEADLINE, learner, progress, status
+from diloco_cli.view import PACE_KNOWN_SECONDS, Happening, News, View, make_view
+from fakes.cli_sample import HEADLINE, ended, learner, progress, status
 
 NEWS = News(answers=True, heard=True)
 REPORT_PATH = Path("runs/quickstart/report.json")
@@ -21,9 +22,9 @@ def view(**changes: object) -> View:
     return make_view(HEADLINE, 2048, status(), progress(**changes), 61.0, NEWS)
 
 
-def drawn(view: View, width: int) -> str:
+def drawn(view: View, width: int, *told: str) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
-    happenings = [Happening(30.0, "drill: Learner 1 killed (SIGKILL to process 4711)")]
+    happenings = [Happening(30.0, text) for text in told or ("drill: Learner 1 killed (SIGKILL to process 4711)",)]
     console.print(draw(view, happenings, width, Spinner("dots")))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -69,9 +70,29 @@ def test_an_ending_run_says_so_and_an_ended_one_waits_for_nothing() -> None:
     assert make_view(HEADLINE, 2048, status(), closing, 1.0, NEWS).waiting_for == (
         "closing: one last round of every fragment"
     )
-    assert (
-        make_view(HEADLINE, 2048, status("Complete"), closing, 1.0, News(answers=False, heard=True)).waiting_for is None
-    )
+    over = status(conditions=ended("Complete", "TokenBudgetReached"))
+    assert make_view(HEADLINE, 2048, over, closing, 1.0, News(answers=False, heard=True)).waiting_for is None
+
+
+def test_the_phase_is_for_people_and_decides_nothing() -> None:
+    for word in ("Complete", "Failed", "Stopped", "Nonsense"):
+        shown = make_view(HEADLINE, 2048, status(word), progress(phase=Phase.CLOSING), 1.0, NEWS)
+        assert shown.waiting_for == "closing: one last round of every fragment"
+    assert status_of(ended("Complete", "TokenBudgetReached")) is ExitStatus.COMPLETE
+    assert status_of(ended("Failed", "FatalExitCode")) is ExitStatus.FAILED
+    assert status_of([]) is ExitStatus.INTERRUPTED
+
+
+def test_no_end_is_foretold_from_the_first_steps_of_a_run() -> None:
+    early = learner(0, state_seconds={LearnerState.TRAINING: PACE_KNOWN_SECONDS - 0.1})
+    assert view(learners=[early]).eta_seconds is None
+    known = learner(0, state_seconds={LearnerState.TRAINING: PACE_KNOWN_SECONDS})
+    assert view(learners=[early, known]).eta_seconds == 75.0
+
+
+def test_an_earlier_runs_pace_foretells_nothing() -> None:
+    resumed = make_view(HEADLINE, 2048, status("Starting"), progress(), 1.0, News(answers=False, heard=False))
+    assert resumed.eta_seconds is None
 
 
 def test_the_end_of_an_earlier_run_is_not_taken_for_the_end_of_this_one() -> None:
@@ -101,6 +122,15 @@ def test_the_picture_fits_its_terminal(width: int) -> None:
     assert len(table) == 3, "a row per Learner, none wrapped"
     assert all("local" in row and "2.500" in row for row in table)
     assert any("drill: Learner 1 killed" in line for line in lines)
+
+
+def test_what_went_wrong_is_wrapped_and_never_cut() -> None:
+    trouble = "Learner 2 (incarnation 17) was lost: " + " ".join(f"word{number}" for number in range(30)) + " end."
+    text = drawn(view(message=trouble), 80, trouble)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    words = text.replace("│", " ").split()
+    assert words.count("end.") == 2
+    assert all(words.count(word) >= 2 for word in trouble.split())
 
 
 def test_the_summary_names_what_happened_and_where_the_files_are() -> None:
