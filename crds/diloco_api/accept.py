@@ -45,8 +45,8 @@ class Resolved:
 
 
 def problems(job: DiLoCoJob) -> list[Problem]:
-    """Every broken rule of a job, in the order of its fields; empty: it can be accepted."""
-    return list(_broken(job.spec))
+    """Every broken rule of a job, in the order of its fields; empty: it can be accepted, or go on as it was edited."""
+    return [*_broken(job.spec), *_broken_edit(job)]
 
 
 def resolve_job(job: DiLoCoJob) -> Resolved:
@@ -104,7 +104,7 @@ def _policy(spec: JobSpec, shape: ModelShape) -> SyncPolicy:
 
 def _budget(spec: JobSpec, sync_every: int, shape: ModelShape) -> tuple[int, Reason]:
     """Tokens of the whole job and what reaching them is called."""
-    step_tokens = spec.learners.replicas * spec.train.batch.sequences * spec.train.data.sequence_length
+    step_tokens = spec.learners.replicas * spec.train.step_tokens
     if spec.budget.inner_steps is not None:
         return spec.budget.inner_steps * step_tokens, Reason.STEP_BUDGET_REACHED
     if spec.budget.outer_rounds is not None:
@@ -125,6 +125,13 @@ def _broken(spec: JobSpec) -> Iterator[Problem]:
     if replicas > most:
         yield Problem("spec.learners.replicas", f"{replicas}", f"{rules.REPLICAS_AT_MOST_MAX} ({most})")
     yield from _broken_ports(spec)
+
+
+def _broken_edit(job: DiLoCoJob) -> Iterator[Problem]:
+    """What an accepted job cannot be changed to although the field is mutable."""
+    resolved, replicas = job.status.resolved, job.spec.learners.replicas
+    if resolved is not None and resolved.policy.synchronous and replicas > resolved.replicas:
+        yield Problem("spec.learners.replicas", f"{replicas}", f"{rules.REPLICAS_FIXED} ({resolved.replicas})")
 
 
 def _broken_budget(spec: JobSpec, shape: ModelShape) -> Iterator[Problem]:

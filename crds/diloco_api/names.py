@@ -20,13 +20,18 @@ SHORT_NAME = "dlj"
 LABEL_JOB_NAME = f"{GROUP}/job-name"
 LABEL_JOB_NAMESPACE = f"{GROUP}/job-namespace"
 LABEL_JOB_UID = f"{GROUP}/job-uid"
-LABEL_ORIGIN = f"{GROUP}/origin"
 LABEL_ROLE = f"{GROUP}/role"
 LABEL_SITE = f"{GROUP}/site"
 LABEL_LEARNER_INDEX = f"{GROUP}/learner-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_EXECUTION_ATTEMPT = f"{GROUP}/execution-attempt"
+LABEL_DEPLOYMENT = f"{GROUP}/deployment"
+"""Set by a site of local processes: which Deployment a pod is of."""
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+
+
+PROTOCOL_VERSION = 1
+"""Of the wire between Learners and Synchronizer; changes when an old peer would misunderstand a new one."""
 
 
 class Role(StrEnum):

@@ -138,6 +138,11 @@ class TrainSpec(SpecModel):
     evaluation: EvaluationSpec = EvaluationSpec()
     """Validation."""
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one inner step of one Learner."""
+        return self.batch.sequences * self.data.sequence_length
+
 
 def problems(train: TrainSpec) -> Iterator[Problem]:
     """Every broken rule between fields of `spec.train`."""

@@ -53,7 +53,7 @@ class LearnersSpec(SpecModel):
 
     replicas: int = Field(ge=1, le=MAX_LEARNERS)
     """Learners wanted. Required. What depends on it (outer learning rate, budgets in steps, step schedules) is fixed
-    with its value at acceptance."""
+    with its value at acceptance; DiLoCo and StreamingDiLoCo divide the work by that value and take no more Learners."""
     min: int = Field(default=1, ge=1, le=MAX_LEARNERS)
     """Fewer than this many that can still be restarted fail the job; synchronous presets start with them when not all
     are there in time. Default 1."""

@@ -155,7 +155,8 @@ class Reconciler:
             job = await self._hub.read_job()
             if job is None:
                 self._gone = True
-                return self._failed("the job is gone")
+                self._failed("the job is gone")
+                return None
             observed = await self._observe(job, await self._hub.read_key())
             now = self._now()
             planned = plan(job, self._policy, observed, now)
@@ -163,7 +164,8 @@ class Reconciler:
             if planned.status != job.status:
                 committed = await self._hub.commit_status(job, planned.status)
         except HubError as error:
-            return self._failed(str(error))
+            self._failed(str(error))
+            return None
         self._fresh_start = False
         self._problem = ""
         await self._apply(committed, observed, planned)

@@ -4,14 +4,12 @@ An operator upgrade or other configuration never changes an accepted job. A rule
 nothing: the job goes on as accepted and says Accepted=False.
 """
 
+from diloco_api import names
 from diloco_api.accept import Ports, problems, resolve_job
 from diloco_api.errors import SpecError, spec_error
 from diloco_api.status import PortsStatus, ResolvedStatus
-from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
 from diloco_operator.planning.manifests.common import TEMPLATE_VERSION
-
-PROTOCOL_VERSION = 1
-"""Of the wire between Learners and Synchronizer, at acceptance."""
 
 
 def resolve_status(job: DiLoCoJob, offered: Ports) -> ResolvedStatus:
@@ -23,13 +21,26 @@ def resolve_status(job: DiLoCoJob, offered: Ports) -> ResolvedStatus:
         budget_tokens=resolved.budget_tokens,
         budget_reason=resolved.budget_reason.value,
         template_version=TEMPLATE_VERSION,
-        protocol_version=PROTOCOL_VERSION,
+        protocol_version=names.PROTOCOL_VERSION,
         replicas=resolved.replicas,
         ports=PortsStatus(
             synchronizer=spec.port or offered.synchronizer,
             admin=spec.admin_port or offered.admin,
             metrics=spec.metrics_port or offered.metrics,
         ),
+    )
+
+
+def learners_in_force(job: DiLoCoJob, resolved: ResolvedStatus | None) -> LearnersSpec:
+    """How many Learners there shall be: a synchronous job never has more than it was accepted with.
+
+    Its Synchronizer would refuse them, and that would end the job.
+    """
+    learners = job.spec.learners
+    if resolved is None or not resolved.policy.synchronous or learners.replicas <= resolved.replicas:
+        return learners
+    return learners.model_copy(
+        update={"replicas": resolved.replicas, "min": min(learners.min, resolved.replicas), "max": resolved.replicas}
     )
 
 

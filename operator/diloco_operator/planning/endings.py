@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from diloco_api.names import ConditionType, LearnerPhase, Reason, Role
 from diloco_api.progress import Phase
 from diloco_api.status import LearnerStatus
-from diloco_operator.planning.clean_up import is_clean, teardown
+from diloco_operator.planning.clean_up import teardown
 from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.conditions import Conditions, find, with_condition
 from diloco_operator.planning.learners import ACTIVE, stopped_row
@@ -136,8 +136,3 @@ def _leaving(moment: Moment, reason: Reason) -> Ending | None:
     actions = teardown(moment.observed.sites, spare_learners=spare)
     ending = Ending(conditions, moment.rows, tuple(actions), keep_objects=True)
     return replace(ending, rows=moment.stopped_rows("Stopped")) if reason is Reason.STOPPED else ending
-
-
-def clean(observed: Observed) -> bool:
-    """Nothing is left to remove."""
-    return is_clean(observed.sites)

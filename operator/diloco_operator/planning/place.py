@@ -1,6 +1,6 @@
 """Which indices a job shall have, and at which site the next incarnation of an index goes.
 
-Order and weights decide between sites; one site for now. Says nothing about when an incarnation starts.
+Load and order decide between sites. Says nothing about when an incarnation starts.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,10 +30,8 @@ def wanted_indices(rows: Iterable[LearnerStatus], replicas: int, highest_first: 
     return frozenset(indices)
 
 
-def choose_site(
-    sites: Sequence[SiteView], load: Mapping[str, int], stay: str | None, weights: Mapping[str, int]
-) -> str:
-    """A reachable site for a new incarnation: where the index was before, else the one with least load per weight.
+def choose_site(sites: Sequence[SiteView], load: Mapping[str, int], stay: str | None) -> str:
+    """A reachable site for a new incarnation: where the index was before, else the one with least load.
 
     No reachable site: the first one, where it waits.
     """
@@ -41,5 +39,5 @@ def choose_site(
     if stay in reachable:
         return str(stay)
     order = {name: position for position, name in enumerate(reachable)}
-    ranked = sorted(reachable, key=lambda name: ((load.get(name, 0) + 1) / weights.get(name, 1), order[name]))
+    ranked = sorted(reachable, key=lambda name: (load.get(name, 0), order[name]))
     return ranked[0] if ranked else sites[0].name

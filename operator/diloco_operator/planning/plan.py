@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from diloco_api.names import ConditionType, Reason
 from diloco_api.progress import Phase
 from diloco_api.status import JobStatus, LearnerStatus
-from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
 from diloco_operator.planning import conditions as conditions_of
-from diloco_operator.planning.acceptance import broken_rule, resolve_status
+from diloco_operator.planning.acceptance import broken_rule, learners_in_force, resolve_status
 from diloco_operator.planning.clean_up import is_clean, teardown
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import Conditions, with_condition
@@ -60,6 +60,10 @@ class _Draft:
         return replace(self, conditions=conditions)
 
     @property
+    def learners(self) -> LearnersSpec:
+        return learners_in_force(self.job, self.status.resolved)
+
+    @property
     def moment(self) -> Moment:
         generation = self.job.metadata.generation
         return Moment(self.conditions, self.rows, self.observed, self.policy, generation, self.now)
@@ -72,7 +76,7 @@ def plan(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: float)
     draft = _accept(job, policy, observed, now)
     resolved = draft.status.resolved
     if resolved is None:
-        return _finish(draft, running=False)
+        return _finish(draft)
     draft = _begin(draft)
     if observed.fresh_start and observed.stop is Stop.NO:
         draft = _resume(draft)
@@ -148,7 +152,7 @@ def _settle_rows(draft: _Draft) -> tuple[_Draft, str]:
 
 def _run(draft: _Draft) -> Plan:
     """Neither ended nor ending: keep the wanted Learners going."""
-    learners = draft.job.spec.learners
+    learners = draft.learners
     policy = draft.status.resolved.policy if draft.status.resolved else None
     highest_first = policy is not None and policy.synchronous
     wanted = wanted_indices(draft.rows.values(), learners.replicas, highest_first)
@@ -163,14 +167,14 @@ def _run(draft: _Draft) -> Plan:
         draft = replace(draft, rows=starts.rows, events=(*draft.events, *starts.events))
     draft = _describe(draft)
     actions = [*_objects(draft), *_pods(draft)]
-    return _finish(replace(draft, actions=tuple(actions)), running=not draft.observed.fresh_start)
+    return _finish(replace(draft, actions=tuple(actions)))
 
 
 def _describe(draft: _Draft) -> _Draft:
     """The conditions of a running job. Unheard, a Synchronizer says nothing: they stay."""
     progress = draft.observed.progress
     if progress is not None:
-        quorum = conditions_of.quorum(progress, draft.job.spec.learners.min)
+        quorum = conditions_of.quorum(progress, draft.learners.min)
         draft = draft.condition(ConditionType.QUORUM_MET, quorum)
         draft = draft.condition(ConditionType.PROGRESSING, conditions_of.progressing(progress, draft.policy))
     for kind, reason in (
@@ -198,7 +202,7 @@ def _end(draft: _Draft, ending: Ending) -> Plan:
         status = status.model_copy(update={"completion_time": to_text(draft.now)})
     stopped = was_final and draft.observed.stop is not Stop.NO and not conditions_of.is_final(ending.conditions)
     finished = stopped and is_clean(draft.observed.sites) and not draft.actions
-    built = _finish(replace(draft, status=status), running=not (was_final or draft.observed.fresh_start))
+    built = _finish(replace(draft, status=status))
     return replace(built, finished=finished, requeue_after=None if finished else ENDING_POLL_SECONDS)
 
 
@@ -212,12 +216,23 @@ def _pods(draft: _Draft) -> list[Action]:
     return pod_actions(draft.job, draft.policy, draft.observed, draft.rows, draft.attempt)
 
 
-def _finish(draft: _Draft, *, running: bool) -> Plan:
+def _was_running(draft: _Draft) -> bool:
+    """The time until now was the job's: it neither waited for acceptance, nor had ended, nor was there no operator."""
+    before = draft.job.status
+    progressing = conditions_of.find(before.conditions, ConditionType.PROGRESSING)
+    over = progressing is not None and progressing.reason in (Reason.STOPPED, Reason.FINISHED)
+    return before.resolved is not None and not over and not draft.observed.fresh_start
+
+
+def _finish(draft: _Draft) -> Plan:
     """Figures, counts, the one-word summary; then whether all this is worth a write."""
     job, observed, now = draft.job, draft.observed, draft.now
     rows: list[LearnerStatus] = [row for _, row in sorted(draft.rows.items())]
     progress, before = observed.progress, draft.status
-    desired = job.spec.learners.replicas if before.resolved else 0
+    desired = draft.learners.replicas if before.resolved else 0
+    goodput = goodput_status(
+        before.goodput, progress, job.spec.train.step_tokens, draft.learners.replicas, now, _was_running(draft)
+    )
     merged = progress.last_merge_age_seconds if progress else None
     live = before.model_copy(
         update={
@@ -231,7 +246,7 @@ def _finish(draft: _Draft, *, running: bool) -> Plan:
             "site_summary": f"{sum(not site.unreachable for site in observed.sites)}/{len(observed.sites)}",
             "progress": progress_status(progress, now) if progress else before.progress,
             "last_progress_time": before.last_progress_time if merged is None else to_text(now - merged),
-            "goodput": goodput_status(before.goodput, progress, job.spec.learners.replicas, now, running),
+            "goodput": goodput,
         }
     )
     status = worth_writing(job.status, live, now, draft.policy.timeouts.progress_interval_seconds)

@@ -45,7 +45,7 @@ def start_due(job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[
     """Give every wanted index whose wait is over its next incarnation, up to the cap on pods."""
     started, events = dict(rows), []
     pods = [pod for site in observed.sites for pod in site.pods if pod.role == Role.LEARNER]
-    room = pod_cap(job.spec.learners.replicas) - sum(_occupies(pod, now) for pod in pods) - _unseen(rows, pods)
+    room = pod_cap(len(wanted)) - sum(_occupies(pod, now) for pod in pods) - _unseen(rows, pods)
     for index in sorted(wanted):
         row = started.get(index)
         adopted = _adoptable(index, row, pods)
@@ -55,7 +55,7 @@ def start_due(job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[
         elif (row is None or is_due(row, now)) and room > 0:
             room -= 1
             incarnation = newest_known(index, row, pods, observed.progress) + 1
-            site = choose_site(observed.sites, _load(started), row.site if row else None, {})
+            site = choose_site(observed.sites, _load(started), row.site if row else None)
             started[index] = next_row(row, index, incarnation, site, job)
             text = f"Learner {index} starts as incarnation {incarnation} at site {site}"
             events.append(Event("Normal", "LearnerStarted", text))

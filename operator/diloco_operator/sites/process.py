@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from diloco_api.names import LABEL_JOB_UID
+from diloco_api.names import LABEL_DEPLOYMENT, LABEL_JOB_UID
 from diloco_operator.sites.command import check_pod, ignored_fields
 from diloco_operator.sites.container import PodRun, RestartBackoff, Surroundings, timestamp
 from diloco_operator.sites.process_table import ProcessTable
@@ -227,16 +227,14 @@ class ProcessSite:
         self._runs.pop(name, None)
         pod = self._objects.get(("Pod", name))
         self._remove("Pod", name)
-        owner = pod["metadata"]["labels"].get("diloco.dev/deployment") if pod else None
+        owner = pod["metadata"]["labels"].get(LABEL_DEPLOYMENT) if pod else None
         deployment = self._objects.get(("Deployment", owner)) if owner else None
         if deployment is not None:
             self._roll_out(deployment)
 
     def _pods_of(self, deployment: Manifest) -> list[str]:
         name = deployment["metadata"]["name"]
-        return [
-            pod for pod, run in self._runs.items() if run.pod["metadata"]["labels"].get("diloco.dev/deployment") == name
-        ]
+        return [pod for pod, run in self._runs.items() if run.pod["metadata"]["labels"].get(LABEL_DEPLOYMENT) == name]
 
     def _roll_out(self, deployment: Manifest) -> None:
         """Recreate: end pods of another template, then start one of this."""
@@ -254,7 +252,7 @@ class ProcessSite:
 
 def _pod_of(deployment: Manifest) -> Manifest:
     template = copy.deepcopy(deployment["spec"]["template"])
-    labels = template.get("metadata", {}).get("labels", {}) | {"diloco.dev/deployment": deployment["metadata"]["name"]}
+    labels = template.get("metadata", {}).get("labels", {}) | {LABEL_DEPLOYMENT: deployment["metadata"]["name"]}
     metadata = template.get("metadata", {}) | {"name": deployment["metadata"]["name"], "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 

@@ -24,12 +24,6 @@ class SiteUnreachable(SiteError):
     reason = "Timeout"
 
 
-class SiteForbidden(SiteError):
-    """The site refused us: credentials, RBAC or a quota."""
-
-    reason = "Forbidden"
-
-
 class SiteConflict(SiteError):
     """An object of that name is not ours, or the uid is not the one that was meant."""
 

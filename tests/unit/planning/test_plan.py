@@ -7,6 +7,7 @@ import pytest
 from builders import job
 from diloco_api.progress import Phase
 from diloco_api.timeouts import Timeouts
+from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.types import Apply, CreatePod, Delete, Drain, Ended, Stop
 from fakes.world import POLICY, World, running_world
 
@@ -571,3 +572,77 @@ def test_a_run_config_change_is_applied_without_touching_any_pod() -> None:
         ("ConfigMap", "toy-0a1b2c3d-config")
     ]
     assert kinds(planned.actions) == ["Apply"]
+
+
+def test_a_synchronous_job_never_has_more_learners_than_it_was_accepted_with() -> None:
+    world = running_world(job=job(preset="DiLoCo"))
+    scaled(world, 5)
+    for _ in range(5):
+        world.step()
+        world.run_all()
+    assert [(row.index, row.state) for row in world.job.status.learner_statuses] == [
+        (0, "Running"), (1, "Running"), (2, "Running"),
+    ]  # fmt: skip
+    assert world.job.status.learners.summary == "3/3"
+    assert world.condition("Accepted") == ("False", "InvalidSpec")
+    assert world.job.status.conditions[0].message == (
+        "spec.learners.replicas: 5: must not exceed learners.replicas at acceptance: "
+        "DiLoCo and StreamingDiLoCo divide the work by it (3)"
+    )
+    scaled(world, 2)
+    world.step()
+    assert world.row(2)[0] == "Stopped"
+    scaled(world, 3)
+    world.reap()
+    world.settle()
+    assert world.row(2)[:2] == ("Running", 2)
+    assert world.condition("Accepted") == ("True", "Valid")
+
+
+# --- goodput ------------------------------------------------------------------------------------------------------
+
+
+def window(world: World) -> float:
+    return float(world.job.status.goodput.window_seconds)
+
+
+@pytest.mark.parametrize("how", ["Complete", "Failed", "Stopped"])
+def test_the_seconds_before_an_end_are_counted_and_none_after_it(how: str) -> None:
+    world = running_world()
+    for _ in range(3):
+        world.heard = dict.fromkeys(world.heard, world.now)
+        world.step(seconds=20)
+    began = to_seconds(world.job.status.start_time or "")
+    match how:
+        case "Complete":
+            world.serve(Phase.COMPLETE)
+        case "Failed":
+            world.finish(world.learner(0), 64)
+        case "Stopped":
+            world.stop = Stop.NOW
+    world.heard = dict.fromkeys(world.heard, world.now)
+    world.step(seconds=7)
+    assert window(world) == world.now - began
+    assert float(world.job.status.goodput.wanted_seconds) == 3 * window(world)
+    before = window(world)
+    for _ in range(10):
+        world.reap()
+        world.step(seconds=5)
+    assert window(world) == before
+
+
+def test_time_between_two_runs_is_not_counted() -> None:
+    world = running_world()
+    world.step(seconds=10)
+    world.stop = Stop.NOW
+    world.step(seconds=1)
+    before = window(world)
+    world.reap()
+    world.step()
+    world.pods.clear()
+    world.stop, world.fresh_start, world.phase = Stop.NO, True, None
+    world.step(seconds=1000)
+    assert window(world) == before
+    world.serve()
+    world.step(seconds=3)
+    assert window(world) == before + 3

@@ -6,7 +6,9 @@
 
 from ipaddress import ip_address
 
-PROTOCOL_VERSION = 1
+from diloco_api import names
+
+PROTOCOL_VERSION = names.PROTOCOL_VERSION
 
 AUTHORIZATION_KEY = "authorization"
 BEARER = "Bearer "

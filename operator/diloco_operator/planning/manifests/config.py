@@ -10,13 +10,14 @@ from diloco_api.run_config import RunConfig
 from diloco_api.status import ResolvedStatus
 from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.acceptance import learners_in_force
 from diloco_operator.planning.manifests.common import finished_object, labels
 from diloco_operator.planning.types import Manifest
 
 
 def run_config(job: DiLoCoJob, resolved: ResolvedStatus, timeouts: Timeouts, learner_metrics_port: int) -> RunConfig:
     """The accepted job as its processes see it: from what acceptance has fixed, not resolved again."""
-    learners = job.spec.learners
+    learners = learners_in_force(job, resolved)
     accepted = Resolved(
         policy=resolved.policy,
         budget_tokens=resolved.budget_tokens,
