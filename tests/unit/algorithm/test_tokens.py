@@ -97,6 +97,22 @@ def test_refused_tokens_are_discarded_by_reason() -> None:
     assert ledger.totals() == TokenTotals(trained=150, overlap=20, discarded={"Dropped": 40, "NonFinite": 90})
 
 
+def test_no_clock_is_believed_beyond_the_limit_and_what_lies_there_is_never_overlap() -> None:
+    ledger = ledger_of(10)
+    assert ledger.discarded(0, 0, 0, 300, 290, "BeyondLease", limit=100) == 90
+    assert ledger.totals() == TokenTotals(trained=100, overlap=10, discarded={"BeyondLease": 90})
+    ledger.merged(0, 0, 0, 360, 60)
+    assert ledger.totals() == TokenTotals(trained=360, merged=60, overlap=10, discarded={"BeyondLease": 290})
+    ledger.merged(0, 0, 0, 400, 30)
+    assert ledger.totals().overlap == 20
+
+
+def test_a_stretch_that_begins_beyond_the_limit_loses_nothing_yet() -> None:
+    ledger = ledger_of(10)
+    assert ledger.discarded(0, 0, 0, 300, 100, "BeyondLease", limit=150) == 0
+    assert ledger.clock(0, 0) == 150
+
+
 def test_totals_weigh_fragments_by_their_parameters() -> None:
     ledger = ledger_of(100, 300)
     ledger.heard(0, 0, 80)

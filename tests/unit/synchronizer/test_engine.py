@@ -155,23 +155,33 @@ async def test_two_contributions_of_one_fragment_cannot_be_open(tmp_path: Path) 
         await first.wire.contribute(first.header(0, 1, 1, payload), payload)
 
 
-async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_discarded(tmp_path: Path) -> None:
-    bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
+async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_never_overlap(tmp_path: Path) -> None:
+    policy = decoupled({"num_fragments": 1, "grace": {"kind": "Fixed", "seconds": 0}})
+    bench = Bench(run_config(policy), tmp_path / "state")
     first, _ = await started(bench, 2)
-    left = bench.engine.control.pool.available
-    leased = first.leased
-    first.train(1000)
+    left, leased = bench.engine.control.pool.available, first.leased
+    first.train(1000)  # 16 000 tokens, of which it had been leased 3200
     settled = await first.contribute(0, 1)
     assert (settled.outcome, settled.reason, settled.discarded_by_guard) == (pb.REFUSED, "BeyondLease", False)
-    await first.adopt(settled)
     after = bench.crashed()
     for life in (bench, after):
         progress = await life.synchronizer.backend.progress()
-        assert progress.tokens.discarded == {"BeyondLease": 1000 * first.batch_tokens}
-        assert (progress.tokens.overlap, progress.tokens.in_flight) == (0, 0)
+        assert progress.tokens.discarded == {"BeyondLease": 3200}
+        assert (progress.tokens.trained, progress.tokens.overlap, progress.tokens.in_flight) == (3200, 0, 0)
         # What it had been leased is leased again, what nobody had leased is not.
         assert life.engine.control.pool.available == left + leased
-    assert after.engine.control.enrolled[0, 1].settled[0].reason == "BeyondLease"
+    first.wire = after.wire(0)
+    assert await first.resend(0) == settled
+    await first.adopt(settled)
+    await first.lease(want=10_000)
+    first.train(2)
+    await first.heartbeat()
+    after.advance(2.5)
+    await first.contribute(0, 1)
+    await first.adopt(await first.resend(0))
+    progress = await after.synchronizer.backend.progress()
+    assert progress.tokens.discarded == {"BeyondLease": 1000 * first.batch_tokens}
+    assert (progress.tokens.merged, progress.tokens.overlap) == (2 * first.batch_tokens, 0)
 
 
 async def test_a_body_beyond_the_lease_is_never_read_and_keeps_no_round_waiting(tmp_path: Path) -> None:

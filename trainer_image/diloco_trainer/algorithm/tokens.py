@@ -81,11 +81,28 @@ class TokenLedger:
         self._prune(self._learner(index, incarnation))
 
     def discarded(
-        self, index: int, incarnation: int, fragment: int, clock_at_stage: int, c_tokens: int, reason: str
-    ) -> None:
-        """A contribution staged at that token clock was refused; its tokens are lost."""
-        self._settle(index, incarnation, fragment, clock_at_stage, c_tokens).discard(reason, c_tokens)
+        self,
+        index: int,
+        incarnation: int,
+        fragment: int,
+        clock_at_stage: int,
+        c_tokens: int,
+        reason: str,
+        limit: int | None = None,
+    ) -> int:
+        """A contribution staged at that token clock was refused; its tokens are lost. Returns how many that makes.
+
+        No clock is believed beyond `limit`: what is said to lie there is booked, as lost for the same reason, once a
+        later contribution shows that it was trained.
+        """
+        clock = clock_at_stage if limit is None else min(clock_at_stage, limit)
+        tokens = max(0, clock - (clock_at_stage - c_tokens))
+        books = self._settle(index, incarnation, fragment, clock, tokens)
+        books.discard(reason, tokens)
+        if clock < clock_at_stage:
+            books.gap_reason = reason
         self._prune(self._learner(index, incarnation))
+        return tokens
 
     def gone(self, index: int, incarnation: int, reason: str, *, leased_again: bool = True) -> int:
         """Discard all in flight of an incarnation that was given up; its accepted bodies have settled before.

@@ -194,11 +194,10 @@ class Control:
 
     def _refuse(self, record: RefuseRecord) -> None:
         who = (record.index, record.incarnation)
-        start, limit = record.token_clock - record.c_tokens, self.pool.clock_limit_tokens(*who)
-        self.ledger.discarded(*who, record.fragment, record.token_clock, record.c_tokens, record.reason)
+        limit = self.pool.clock_limit_tokens(*who)
+        lost = self.ledger.discarded(*who, record.fragment, record.token_clock, record.c_tokens, record.reason, limit)
         self.pool = self.pool.settled(*who, self.ledger.frontier(*who))
-        leased = min(record.c_tokens, max(0, limit - start))
-        self.pool = self.pool.refill(leased * self.numels[record.fragment] / sum(self.numels))
+        self.pool = self.pool.refill(lost * self.numels[record.fragment] / sum(self.numels))
         self.enrolled[who].settled[record.fragment] = Settled(
             record.sequence, "refused", record.newest_version, record.reason
         )
