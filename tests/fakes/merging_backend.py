@@ -45,6 +45,7 @@ class MergingBackend:
     failures: dict[str, list[WireError]] = field(default_factory=dict)
     headers: list[pb.ContributionHeader] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+    leases: list[pb.LeaseRequest] = field(default_factory=list)
     heartbeats: list[pb.HeartbeatRequest] = field(default_factory=list)
     left: list[pb.LeaveRequest] = field(default_factory=list)
     pulls: list[pb.PullRequest] = field(default_factory=list)
@@ -91,6 +92,7 @@ class MergingBackend:
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseReply:
         self._called("lease")
+        self.leases.append(request)
         if request.request_number not in self.answers:
             number, start = divmod(self.granted, self.sequences_of_a_pass)
             stop = min(start + request.want_sequences, self.sequences_of_a_pass, start + self.sequences - self.granted)

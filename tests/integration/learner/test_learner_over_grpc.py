@@ -20,7 +20,7 @@ from diloco_trainer.learner.core import LearnerCore
 from diloco_trainer.learner.exchange import Exchange
 from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.loop import Link, TrainingLoop
-from diloco_trainer.learner.messages import Depart, Ended, Restored, Staged, TurnSeen
+from diloco_trainer.learner.messages import Depart, Ended, Granted, Installed, LeaseWanted, Restored, Staged, TurnSeen
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.errors import Fenced, LayoutMismatch, Reason, Refused
@@ -320,6 +320,68 @@ async def test_a_final_refusal_ends_it_with_its_own_code(
     it.start()
     ended = await it.end()
     assert ended == Ended(code, str(error))
+
+
+async def test_a_tape_that_cannot_be_written_neither_stops_it_nor_hides_its_end(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = await make(SYNCHRONOUS)
+    (it.folder / "tape.jsonl").mkdir()
+    it.start()
+    await drained(it)
+    it.backend.become(pb.COMPLETE)
+    assert await it.end() == Ended(ExitCode.COMPLETE, "")
+
+
+async def test_its_end_is_said_before_the_tape_is_written(make: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = await make(SYNCHRONOUS)
+    seen = list[bool]()
+    monkeypatch.setattr(Tape, "flush", lambda tape: seen.append(it.exchange.inbox.empty()))
+    it.backend.failures["join"] = [Refused(Reason.JOB_ENDED, "the job is Complete")]
+    it.exchange.start()
+    await asyncio.to_thread(it.exchange.join, 20.0)
+    assert seen == [False]
+
+
+async def test_after_a_rejoin_it_asks_for_work_only_when_the_step_under_way_is_counted(make: Maker) -> None:
+    it = await make(DECOUPLED, steps=100_000)
+    it.exchange.start()
+    first = await asyncio.to_thread(next_of, it.exchange, Restored)
+    it.core.install(first.versions, first.anchors, first.job_step)
+    it.exchange.post(Installed(1))
+    granted = await asyncio.to_thread(next_of, it.exchange, Granted)
+    it.backend.failures["heartbeat"] = [Refused(Reason.NOT_ADMITTED, "join first")]
+    await asyncio.to_thread(next_of, it.exchange, Restored)
+    it.exchange.post(LeaseWanted())
+    heartbeats = len(it.backend.heartbeats)
+    await until(lambda: len(it.backend.heartbeats) > heartbeats + 3)
+    assert it.backend.calls["lease"] == 1, "a step of the life before is still under way"
+    it.account.took(4)  # of the lease before
+    it.account.stepped(step=1, job_step=1, token_clock=64, seconds=1.0, loss=1.0, rate=1e-3, warmup_left=0)
+    it.exchange.post(Installed(1))  # said before the rejoin
+    it.exchange.post(Installed(2))
+    await asyncio.to_thread(next_of, it.exchange, Granted)
+    request = it.backend.leases[1]
+    assert (request.token_clock, request.remaining_sequences) == (64, 0)
+    assert granted.ranges
+    it.exchange.post(Depart("over", within_seconds=5.0))
+
+
+async def test_an_empty_answer_beyond_its_lease_does_not_end_it(make: Maker) -> None:
+    it = await make(DECOUPLED)
+    it.start()
+    await drained(it)
+    for fragment in range(2):
+        it.backend.turn(1 + fragment, fragment, closing=True)
+    await it.until(lambda: [clock.base_version for clock in it.core.clocks] == [1, 1])
+    offers = it.backend.calls["offer"]
+    it.backend.failures["offer"] = [Refused(Reason.BEYOND_LEASE, "beyond the tokens leased")]
+    it.backend.turn(3, 0, closing=True)
+    await it.until(lambda: it.backend.calls["offer"] > offers)
+    it.backend.turn(4, 1, closing=True)
+    await it.until(lambda: it.backend.headers[-1].turn == 4)
+    it.backend.become(pb.COMPLETE)
+    assert await it.end() == Ended(ExitCode.COMPLETE, "")
 
 
 async def test_an_orphan_ends_itself(make: Maker) -> None:

@@ -1,11 +1,13 @@
 """The Learner process: its environment, its exit codes, its signals."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from diloco_api.exit_codes import ExitCode
 from diloco_api.run_config import RunConfig
 from diloco_api.tokens import make_token
 from diloco_trainer.learner import __main__ as process
+from diloco_trainer.learner import metrics
+from diloco_trainer.learner.account import Account
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from fakes.exchanges import GrpcExchange
@@ -110,6 +114,24 @@ class TestMistakes:
             code, line = run_main(monkeypatch, capsys, environment(tmp_path, run))
         assert (code, line) == (ExitCode.PORT_IN_USE, f"error: metrics port {port} is in use\n")
 
+    def test_with_a_metrics_port_it_may_not_bind(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def forbidden(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(metrics, "start_http_server", forbidden)
+        run = make_run(tmp_path, POLICY, {"learner_metrics_port": 80})
+        code, line = run_main(monkeypatch, capsys, environment(tmp_path, run))
+        assert (code, line) == (ExitCode.PORT_IN_USE, "error: metrics port 80 cannot be bound: Permission denied\n")
+
+
+def test_metrics_are_served_to_this_machine_only() -> None:
+    port = metrics.serve_metrics(Account(time.monotonic), 0)
+    assert "diloco_learner_steps_total" in scrape(port)
+    with socket.create_server(("127.0.0.2", port)):
+        pass  # every other address is free
+
 
 async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path) -> None:
     run = make_run(tmp_path, POLICY)
@@ -118,7 +140,8 @@ async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path)
     anchors = [[anchor + 0.01] for anchor in anchors_of(core)]
     backend = MergingBackend(core.layout, anchors, 10**6, make_task(run.train).num_sequences)
     server = await GrpcExchange.start(backend, tmp_path / "address")
-    python_path = os.pathsep.join(path for path in sys.path if path)
+    (tmp_path / "sitecustomize.py").write_text("import atexit, sys; atexit.register(sys.stderr.write, 'taken down')")
+    python_path = os.pathsep.join([str(tmp_path), *(path for path in sys.path if path)])
     learner = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "diloco_trainer.learner"),
         env={**os.environ, **variables, "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"},
@@ -140,7 +163,7 @@ async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path)
             learner.kill()
             await learner.wait()
         await server.close()
-    assert (learner.returncode, errors) == (0, b"")
+    assert (learner.returncode, errors) == (0, b""), "it ends without taking the interpreter down"
     assert "diloco_learner_steps_total" in text
     assert backend.left[0].reason == "Terminated"
     assert backend.left[0].totals.state in {"training", "data_wait"}
