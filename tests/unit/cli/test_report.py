@@ -101,7 +101,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """`tokens.merged`, `learners[].index`, `digests.<fragment>.version`: leaves by their JSON names, with their text."""
+    """`tokens.merged`, `learners[].index`, `digests.<fragment>.version`: leaves by JSON name, with their text."""
     for name, info in model.model_fields.items():
         path = prefix + (info.alias or name)
         annotation = info.annotation
