@@ -103,6 +103,8 @@ class LearnerStatus(StatusModel):
     """Of these, those that count against `failurePolicy.maxRestarts`."""
     failures: Count = 0
     """Failures in a row; the back-off grows with them, a long healthy run begins them anew."""
+    running_since: Time | None = None
+    """When its newest incarnation was first heard."""
     not_before: Time | None = None
     """Back-off: the next incarnation does not start earlier."""
     message: Message = ""

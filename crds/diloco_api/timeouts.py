@@ -21,8 +21,6 @@ class Timeouts(BaseModel):
     """A Learner unheard for this long is gone: its lease is revoked and its work leased again."""
     scheduling_timeout_seconds: float = 300.0
     """Synchronous presets start with `min` Learners when `replicas` are not admitted by then."""
-    deletion_wait_seconds: float = 600.0
-    """How long a deletion waits for an unreachable site."""
     orphan_timeout_seconds: float = 6 * 3600.0
     """A Learner that cannot reach the Synchronizer for this long ends itself."""
     round_deadline_floor_seconds: float = 60.0

@@ -152,14 +152,6 @@ class ObjectMeta(SpecModel):
     """For guarded writes."""
     creation_timestamp: str | None = None
     """When the object was created."""
-    deletion_timestamp: str | None = None
-    """When its deletion was asked for."""
-    finalizers: list[str] = Field(default_factory=list)
-    """Who still has to clean up."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels of the user."""
-    annotations: dict[str, str] = Field(default_factory=dict)
-    """Annotations of the user."""
 
 
 class DiLoCoJob(SpecModel):

@@ -18,6 +18,7 @@ from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.hub import Hub, HubError
 from diloco_operator.planning.learners import NAME_CONFLICT
 from diloco_operator.planning.plan import plan
+from diloco_operator.planning.steps import Steps, watch_steps
 from diloco_operator.planning.types import (
     Action,
     Apply,
@@ -105,6 +106,7 @@ class Reconciler:
         self._stop_at = 0.0
         self._problem = ""
         self._gone = False
+        self._steps: Steps = {}
         self._woken = asyncio.Event()
         self._refusals: dict[str, dict[str, Refusal]] = {name: {} for name in self._sites}
 
@@ -195,7 +197,13 @@ class Reconciler:
             except SynchronizerSilent as error:
                 silence = error.reason
         stopping = 0.0 if self._stop is Stop.NO else max(0.0, self._now() - self._stop_at)
-        return Observed(tuple(views), progress, silence, key, self._stop, stopping, self._fresh_start)
+        now = self._now()
+        self._steps = watch_steps(self._steps, progress, now)
+        return Observed(
+            tuple(views), progress, silence, key, self._stop, stopping,
+            stepless_seconds={who: now - last.seen_at for who, last in self._steps.items()},
+            fresh_start=self._fresh_start,
+        )  # fmt: skip
 
     def _view(self, site: str, found: SiteView | BaseException) -> SiteView:
         """An error nobody has thought of is a site that cannot be reached."""

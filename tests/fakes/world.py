@@ -11,6 +11,7 @@ from diloco_api.names import Role
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.plan import plan
+from diloco_operator.planning.steps import Steps, watch_steps
 from diloco_operator.planning.types import (
     Apply,
     CreatePod,
@@ -47,6 +48,13 @@ class World:
     """When each incarnation was heard last."""
     gone: set[tuple[int, int]] = field(default_factory=set)
     stop: Stop = Stop.NO
+    stop_at: float | None = None
+    """When the end was first observed to be asked for."""
+    frozen: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Incarnations that take no step beyond this one; all others step whenever they are heard."""
+    state: LearnerState = LearnerState.TRAINING
+    """What all Learners say they do."""
+    steps: Steps = field(default_factory=dict)
     fresh_start: bool = False
     site_down: bool = False
     created: list[str] = field(default_factory=list)
@@ -55,7 +63,18 @@ class World:
 
     def observe(self) -> Observed:
         sites = SiteView("local", unreachable="Timeout") if self.site_down else self._site()
-        return Observed((sites,), self._progress(), key=KEY, stop=self.stop, fresh_start=self.fresh_start)
+        progress = self._progress()
+        self.steps = watch_steps(self.steps, progress, self.now)
+        if self.stop is Stop.NO:
+            self.stop_at = None
+        elif self.stop_at is None:
+            self.stop_at = self.now
+        return Observed(
+            (sites,), progress, key=KEY, stop=self.stop,
+            stop_seconds=0.0 if self.stop_at is None else self.now - self.stop_at,
+            stepless_seconds={who: self.now - last.seen_at for who, last in self.steps.items()},
+            fresh_start=self.fresh_start,
+        )  # fmt: skip
 
     def plan(self) -> Plan:
         return plan(self.job, self.policy, self.observe(), self.now)
@@ -141,10 +160,11 @@ class World:
             return None
         learners = [
             LearnerProgress(
-                index=index, incarnation=incarnation, site="local", step=10, token_clock=100,
+                index=index, incarnation=incarnation, site="local", token_clock=100,
+                step=self.frozen.get((index, incarnation), int(at)),
                 live=self.now - at < 30 and (index, incarnation) not in self.gone,
                 gone=(index, incarnation) in self.gone,
-                heartbeat_age_seconds=self.now - at, state=LearnerState.TRAINING, step_seconds=1.0,
+                heartbeat_age_seconds=self.now - at, state=self.state, step_seconds=1.0,
             )
             for (index, incarnation), at in self.heard.items()
         ]  # fmt: skip

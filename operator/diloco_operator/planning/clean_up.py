@@ -51,19 +51,21 @@ def surplus_pods(site: SiteView, rows: Mapping[int, LearnerStatus], keep: frozen
 
 
 def teardown(sites: Iterable[SiteView], *, spare_learners: bool) -> list[Action]:
-    """Everything but data: Learners first, the Synchronizer and its Secret when no Learner is left.
+    """Everything but data: Learners first, the Synchronizer and all else when no Learner is left at any site.
 
-    `spare_learners`: those still running are about to end by themselves.
+    A site that cannot be reached is not waited for. `spare_learners`: those still running are about to end by
+    themselves.
     """
     actions: list[Action] = []
-    for site in sites:
-        learners = [pod for pod in site.pods if pod.role == Role.LEARNER]
+    by_site = [(site, [pod for pod in site.pods if pod.role == Role.LEARNER]) for site in sites]
+    any_learner = any(learners for _, learners in by_site)
+    for site, learners in by_site:
         actions += [
             Delete(site.name, "Pod", pod.name, pod.uid)
             for pod in learners
             if not pod.deleting and (pod.finished or not spare_learners)
         ]
-        if not learners:
+        if not any_learner:
             actions += removals(site, site.objects)
     return actions
 

@@ -14,7 +14,7 @@ from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.conditions import Conditions, find, with_condition
 from diloco_operator.planning.learners import ACTIVE, stopped_row
 from diloco_operator.planning.starts import heard_once
-from diloco_operator.planning.types import Action, Drain, Observed, OperatorPolicy, Stop
+from diloco_operator.planning.types import Action, Drain, Event, Observed, OperatorPolicy, Stop
 
 HEARTBEATS_TO_LEAVE = 3
 _QUIET = (
@@ -36,6 +36,7 @@ class Ending:
     """The Synchronizer and configuration are still needed as they are."""
     ended: bool = False
     """The end is in these conditions."""
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,20 @@ class Moment:
     generation: int
     now: float
 
-    def quiet(self, reason: Reason) -> Conditions:
-        """The conditions of a job nothing happens in."""
+    def quiet(self, reason: Reason, message: str = "") -> Conditions:
+        """The conditions of a job nothing happens in; `message` is Progressing's."""
         found = self.conditions
         for kind in _QUIET:
-            found = with_condition(found, kind, False, reason, now=self.now, generation=self.generation)
+            text = message if kind is ConditionType.PROGRESSING else ""
+            found = with_condition(found, kind, False, reason, now=self.now, generation=self.generation, message=text)
         return found
+
+    @property
+    def silent_seconds(self) -> float:
+        """Since the Synchronizer was last heard; 0 while it is heard."""
+        ready = find(self.conditions, ConditionType.SYNCHRONIZER_READY)
+        away = self.observed.progress is None and ready is not None
+        return self.now - to_seconds(ready.last_transition_time) if away and ready is not None else 0.0
 
     @property
     def learners_live(self) -> bool:
@@ -108,19 +117,32 @@ def completing(moment: Moment, reason: Reason) -> Ending:
 def stopping(moment: Moment) -> Ending:
     """The user asked for the end of this run; a later one resumes."""
     phase = moment.observed.progress.phase if moment.observed.progress else None
-    already = find(moment.conditions, ConditionType.PROGRESSING)
-    over = phase is Phase.STOPPED or (already is not None and already.reason == Reason.STOPPED)
-    if moment.observed.stop is Stop.NOW or not (over or heard_once(moment.conditions)):
-        actions = teardown(moment.observed.sites, spare_learners=False)
-        return Ending(moment.quiet(Reason.STOPPED), moment.stopped_rows("Stopped"), tuple(actions), False, ended=True)
+    told = find(moment.conditions, ConditionType.PROGRESSING)
+    before = told if told is not None and told.reason == Reason.STOPPED else None
+    over = phase is Phase.STOPPED or before is not None
+    given_up = _unanswered(moment) if not over else before.message if before is not None else ""
+    if moment.observed.stop is Stop.NOW or given_up or not (over or heard_once(moment.conditions)):
+        events = (Event("Warning", "DrainUnanswered", given_up),) if given_up and not over else ()
+        return _stopped(moment, given_up, events)
     if not over:
         actions = [Drain()] if phase in (Phase.WAITING, Phase.RUNNING) else []
         return Ending(moment.conditions, moment.rows, tuple(actions), keep_objects=True)
-    waiting = _leaving(moment, Reason.STOPPED)
-    if waiting is not None:
-        return waiting
+    return _leaving(moment, Reason.STOPPED) or _stopped(moment)
+
+
+def _stopped(moment: Moment, message: str = "", events: tuple[Event, ...] = ()) -> Ending:
+    """Stopped, now; everything but data is removed."""
     actions = teardown(moment.observed.sites, spare_learners=False)
-    return Ending(moment.quiet(Reason.STOPPED), moment.stopped_rows("Stopped"), tuple(actions), False, ended=True)
+    conditions = moment.quiet(Reason.STOPPED, message)
+    return Ending(conditions, moment.stopped_rows("Stopped"), tuple(actions), False, ended=True, events=events)
+
+
+def _unanswered(moment: Moment) -> str:
+    """What to say when the Synchronizer has not answered for a grace period since it was to drain; else empty."""
+    patience = moment.policy.timeouts.grace_period_seconds
+    if min(moment.observed.stop_seconds, moment.silent_seconds) < patience:
+        return ""
+    return f"the Synchronizer has not answered for {patience:g} s: what was not merged by then is lost"
 
 
 def _leaving(moment: Moment, reason: Reason) -> Ending | None:

@@ -34,6 +34,7 @@ def begin(job: DiLoCoJob, index: int, incarnation: int, site: str, row: LearnerS
         "reason": CREATING,
         "message": "",
         "not_before": None,
+        "running_since": None,
         "restarts": row.restarts + 1 if row else 0,
     }
     return row.model_copy(update=fields) if row else LearnerStatus.model_validate(fields)

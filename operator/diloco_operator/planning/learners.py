@@ -4,7 +4,7 @@ Covers the states of `LearnerPhase`. The end of an incarnation is counted once: 
 Silence of Synchronizer or site is no reason to end anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from diloco_api.names import ConditionType, LearnerPhase
@@ -15,6 +15,7 @@ from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row
 from diloco_operator.planning.classify import FailureClass, Verdict, classify
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.incarnations import CREATING, begin
+from diloco_operator.planning.steps import step_patience
 from diloco_operator.planning.types import Event, OperatorPolicy, PodView, SiteView
 
 ACTIVE = frozenset(
@@ -40,6 +41,8 @@ class Surroundings:
     progress: Progress | None
     silent_sites: frozenset[str]
     """Sites none of whose Learners is heard: the network's fault, not theirs."""
+    stepless_seconds: Mapping[tuple[int, int], float]
+    """As observed."""
 
     @property
     def max_restarts(self) -> int:
@@ -71,7 +74,8 @@ def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) 
     if pod.finished:
         return _judged(row, pod, classify(pod, around.phase), around)
     if pod.deleting:
-        return _failed(row, Verdict(FailureClass.DISRUPTION, False, "its pod is being deleted"), 0.0, around)
+        ran = pod.age_seconds if pod.phase == "Running" else 0.0
+        return _failed(row, Verdict(FailureClass.DISRUPTION, False, "its pod is being deleted"), ran, around)
     return _seen(row, pod, around)
 
 
@@ -134,7 +138,8 @@ def _unseen(row: LearnerStatus, site: SiteView, around: Surroundings) -> Outcome
         return _failed(row, Verdict(_refused(refusal.reason), False, refusal.message), 0.0, around, refusal.reason)
     if row.reason == CREATING and heard(row, around.progress) is None:
         return Outcome(row)
-    return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished"), 0.0, around)
+    ran = around.now - to_seconds(row.running_since) if row.running_since else 0.0
+    return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished"), ran, around)
 
 
 def _refused(reason: str) -> FailureClass:
@@ -163,11 +168,11 @@ def _judged(row: LearnerStatus, pod: PodView, verdict: Verdict, around: Surround
 
 
 def _failed(
-    row: LearnerStatus, verdict: Verdict, ran_seconds: float, around: Surroundings, reason: str = ""
+    row: LearnerStatus, verdict: Verdict, healthy_seconds: float, around: Surroundings, reason: str = ""
 ) -> Outcome:
     """Count what counts; then the row waits for its next incarnation, or is parked."""
     counted = row.restarts_counted + (1 if verdict.counts else 0)
-    failures = failures_in_a_row(row.failures, ran_seconds, around.policy)
+    failures = failures_in_a_row(row.failures, healthy_seconds, around.policy)
     parked = counted > around.max_restarts
     wait = backoff_seconds(failures, f"{around.job.metadata.uid}/{row.index}/{row.incarnation}", around.policy)
     update = {
@@ -201,19 +206,38 @@ def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:
     patience = around.policy.timeouts.stall_timeout_seconds
     silent = pod.age_seconds if known is None else known.heartbeat_age_seconds
     if around.progress is not None and silent >= patience and around.progress.served_seconds >= patience:
-        return _stalled(row, around)
+        return _stalled(row, pod.age_seconds - silent, around)
     if known is None:
         return Outcome(_state(row, LearnerPhase.STARTING, "", ""))
     if known.gone:  # on its way out, or given up and not long enough silent
         return Outcome(row)
-    return Outcome(_state(row, *((LearnerPhase.RUNNING, "") if known.live else (LearnerPhase.STALLED, "Unheard")), ""))
+    if not known.live:
+        return Outcome(_state(row, LearnerPhase.STALLED, "Unheard", ""))
+    return _stuck(row, pod, known, around) or Outcome(_running(row, around.now))
 
 
-def _stalled(row: LearnerStatus, around: Surroundings) -> Outcome:
+def _running(row: LearnerStatus, now: float) -> LearnerStatus:
+    since = row.running_since or to_text(now)
+    return _state(row, LearnerPhase.RUNNING, "", "").model_copy(update={"running_since": since})
+
+
+def _stuck(row: LearnerStatus, pod: PodView, known: LearnerProgress, around: Surroundings) -> Outcome | None:
+    """Heard, and without a step for too long, while the Synchronizer served all the time."""
+    assert around.progress is not None, "the Learner is known"
+    stepless = around.stepless_seconds.get((row.index, row.incarnation), 0.0)
+    patience = step_patience(known, around.progress, around.policy.timeouts.stall_timeout_seconds)
+    if stepless < patience or around.progress.served_seconds < patience:
+        return None
+    text = f"heard, but without a step for longer than {patience:.0f} s"
+    return _failed(row, Verdict(FailureClass.STALLED, True, text), pod.age_seconds - stepless, around)
+
+
+def _stalled(row: LearnerStatus, healthy_seconds: float, around: Surroundings) -> Outcome:
     """Silent for too long, while the Synchronizer served all the time."""
     if row.site in around.silent_sites:
         return Outcome(_state(row, LearnerPhase.STALLED, "SiteSilent", "no Learner of its site is heard"))
-    return _failed(row, Verdict(FailureClass.STALLED, True, "unheard for longer than the stall timeout"), 0.0, around)
+    verdict = Verdict(FailureClass.STALLED, True, "unheard for longer than the stall timeout")
+    return _failed(row, verdict, healthy_seconds, around)
 
 
 def _state(row: LearnerStatus, state: LearnerPhase, reason: str, message: str) -> LearnerStatus:

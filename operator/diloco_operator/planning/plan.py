@@ -138,7 +138,9 @@ def _resume(draft: _Draft) -> _Draft:
 def _settle_rows(draft: _Draft) -> tuple[_Draft, str]:
     """Every row brought up to what is seen; the second value is why the job must fail, if it must."""
     silent = silent_sites(list(draft.rows.values()), draft.observed.progress, draft.policy)
-    around = Surroundings(draft.job, draft.policy, draft.now, draft.observed.progress, silent)
+    around = Surroundings(
+        draft.job, draft.policy, draft.now, draft.observed.progress, silent, draft.observed.stepless_seconds
+    )
     sites = {site.name: site for site in draft.observed.sites}
     rows, events, fatal = {}, list(draft.events), ""
     for index, row in sorted(draft.rows.items()):
@@ -192,7 +194,7 @@ def _end(draft: _Draft, ending: Ending) -> Plan:
     was_final = ending.ended
     draft = replace(draft, conditions=ending.conditions, rows=ending.rows)
     objects = _objects(draft) if ending.keep_objects else []
-    draft = replace(draft, actions=(*objects, *ending.actions))
+    draft = replace(draft, actions=(*objects, *ending.actions), events=(*draft.events, *ending.events))
     status = draft.status
     if conditions_of.is_final(ending.conditions):
         final = next(c for c in ending.conditions if c.type in ("Complete", "Failed") and c.status == "True")

@@ -65,6 +65,8 @@ def summary_phase(conditions: Sequence[Condition]) -> JobPhase:
         return JobPhase.REJECTED
     if progressing is not None and progressing.reason == Reason.STOPPED:
         return JobPhase.STOPPED
+    if progressing is not None and progressing.reason == Reason.FINISHED:
+        return JobPhase.RUNNING  # all is merged, Learners are leaving
     if is_true(conditions, ConditionType.DEGRADED):
         return JobPhase.DEGRADED
     if is_true(conditions, ConditionType.QUORUM_MET) or is_true(conditions, ConditionType.PROGRESSING):

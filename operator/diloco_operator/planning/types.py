@@ -125,6 +125,8 @@ class Observed:
     stop: Stop = Stop.NO
     stop_seconds: float = 0.0
     """Since the end was asked for."""
+    stepless_seconds: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """By (index, incarnation) of Learners that should step: how long they have been watched without a new step."""
     fresh_start: bool = False
     """Local runs: every process of earlier runs has ended; true until that is in the status."""
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from builders import job
-from diloco_api.progress import Phase
+from diloco_api.progress import LearnerProgress, LearnerState, Phase
 from diloco_api.timeouts import Timeouts
+from diloco_operator.planning.clean_up import teardown
 from diloco_operator.planning.clock import to_seconds
-from diloco_operator.planning.types import Apply, CreatePod, Delete, Drain, Ended, Stop
+from diloco_operator.planning.steps import step_patience
+from diloco_operator.planning.types import Apply, CreatePod, Delete, Drain, Ended, SiteView, Stop
 from fakes.world import POLICY, World, running_world
 
 
@@ -348,6 +350,96 @@ def test_a_learner_that_never_joins_is_replaced_after_the_stall_timeout() -> Non
     assert world.learner(1).deleting
 
 
+def test_a_learner_that_beats_but_takes_no_step_for_the_stall_timeout_is_replaced() -> None:
+    world = running_world()
+    world.frozen[1, 1] = 7
+    for _ in range(59):
+        world.heard = dict.fromkeys(world.heard, world.now)
+        before = world.job.status
+        assert world.step(seconds=10).status is before
+    for _ in range(3):
+        world.heard = dict.fromkeys(world.heard, world.now)
+        planned = world.step(seconds=10)
+        if planned.events:
+            break
+    assert planned.events[0].message == (
+        "Learner 1 (incarnation 1) was lost (Stalled: heard, but without a step for longer than 600 s)"
+    )
+    assert [world.row(index)[1] for index in range(3)] == [1, 2, 1]
+    assert [p.deleting for p in world.pods.values() if (p.index, p.incarnation) == (1, 1)] == [True]
+
+
+@pytest.mark.parametrize("state", [LearnerState.INIT, LearnerState.RESTORE, LearnerState.DRAIN])
+def test_a_learner_that_need_not_step_is_not_called_stalled(state: LearnerState) -> None:
+    world = running_world()
+    world.frozen, world.state = {(index, 1): 7 for index in range(3)}, state
+    for _ in range(100):
+        world.heard = dict.fromkeys(world.heard, world.now)
+        assert world.step(seconds=20).actions == ()
+
+
+def test_time_in_which_the_synchronizer_was_not_heard_is_not_held_against_a_learner() -> None:
+    world = running_world()
+    world.frozen[1, 1] = 7
+    for turn in range(100):
+        world.phase = None if turn % 20 == 19 else Phase.RUNNING
+        world.heard = dict.fromkeys(world.heard, world.now)
+        assert world.step(seconds=20).actions == ()
+
+
+def test_a_slow_learner_has_twenty_of_its_own_steps_before_it_is_called_stalled() -> None:
+    def learner(seconds: float | None) -> LearnerProgress:
+        return LearnerProgress(
+            index=0, incarnation=1, site="local", live=True, heartbeat_age_seconds=0, state=LearnerState.TRAINING,
+            step=1, token_clock=1, step_seconds=seconds,
+        )  # fmt: skip
+
+    slow, fast, new = learner(100.0), learner(50.0), learner(None)
+    progress = World(phase=Phase.RUNNING).observe().progress
+    assert progress is not None
+    progress = progress.model_copy(update={"learners": [slow, fast, fast, new]})
+    assert [step_patience(each, progress, 600) for each in (slow, fast, new)] == [2000, 1000, 1000]
+
+
+@pytest.mark.parametrize("how", ["vanished", "deleted", "stalled"])
+def test_a_long_healthy_run_resets_the_back_off_however_it_ended(how: str) -> None:
+    world = running_world()
+    for _ in range(3):
+        world.finish(world.learner(1), 1)
+        world.settle(60)
+    failures = [row.failures for row in world.job.status.learner_statuses]
+    assert failures[1] == 3
+    for _ in range(40):
+        world.heard = dict.fromkeys(world.heard, world.now)
+        world.step(seconds=20)
+    pod = world.change(world.learner(1), age_seconds=800.0)
+    match how:
+        case "vanished":
+            del world.pods[pod.name]
+        case "deleted":
+            world.change(pod, deleting=True, delete_by=world.now + 30)
+        case "stalled":
+            world.frozen[1, pod.incarnation] = 7
+            for _ in range(32):
+                world.heard = dict.fromkeys(world.heard, world.now)
+                world.step(seconds=20)
+                if world.row(1)[0] == "Running":
+                    world.change(world.learner(1), age_seconds=world.learner(1).age_seconds + 20)
+    before = len(world.created)
+    world.step()
+    assert len(world.created) == before + (0 if how == "stalled" else 1)
+    assert world.row(1)[1] == pod.incarnation + 1
+    assert next(row.failures for row in world.job.status.learner_statuses if row.index == 1) == 1
+
+
+def test_a_learner_that_was_lost_soon_keeps_its_back_off_whatever_became_of_its_pod() -> None:
+    world = running_world()
+    for expected in (1, 2, 3):
+        del world.pods[world.learner(1).name]
+        world.settle(60)
+        assert next(row.failures for row in world.job.status.learner_statuses if row.index == 1) == expected
+
+
 # --- ends ---------------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +543,68 @@ def test_a_drained_run_ends_stopped_and_the_next_one_resumes_with_new_incarnatio
     world.settle()
     assert [world.row(index) for index in range(3)] == [("Running", 2, 1, 0)] * 3
     assert world.job.status.phase == "Running"
+
+
+def test_a_drain_nobody_answers_ends_after_the_grace_period_and_says_so() -> None:
+    world = running_world()
+    world.add_synchronizer_pod(waiting="CrashLoopBackOff")
+    world.phase = None
+    world.step(seconds=100)
+    world.stop = Stop.DRAIN
+    for _ in range(29):
+        assert kinds(world.step().actions) == []
+    world.step()
+    planned = world.step()
+    assert kinds(planned.actions) == ["Delete"] * 3
+    assert [event.reason for event in planned.events] == ["DrainUnanswered"]
+    for _ in range(5):
+        world.reap()
+        planned = world.step()
+        assert planned.events == ()
+        world.pods.pop("sync-1", None)
+    assert planned.finished
+    assert world.condition("Progressing") == ("False", "Stopped")
+    told = next(c for c in world.job.status.conditions if c.type == "Progressing")
+    assert told.message == "the Synchronizer has not answered for 30 s: what was not merged by then is lost"
+
+
+def test_a_drain_is_asked_again_of_a_synchronizer_that_was_restarted_and_has_its_time() -> None:
+    world = running_world()
+    world.stop = Stop.DRAIN
+    world.step()
+    world.serve(Phase.DRAINING)
+    world.step()
+    world.phase = None
+    for _ in range(20):
+        assert world.step().actions == ()
+    world.serve(Phase.RUNNING)
+    assert world.step().actions == (Drain(),)
+    world.serve(Phase.DRAINING)
+    assert world.step(seconds=100).actions == ()
+    world.phase = None
+    assert world.step(seconds=20).actions == ()
+
+
+def test_the_synchronizer_stays_until_no_site_that_can_be_reached_has_a_learner() -> None:
+    world = running_world()
+    here = replace(world.observe().sites[0], pods=())
+    there = SiteView("other", pods=tuple(world.pods.values()))
+    first = teardown([here, there], spare_learners=False)
+    assert {(a.site, a.kind) for a in first if isinstance(a, Delete)} == {("other", "Pod")}
+    last = teardown([here, SiteView("other", unreachable="Timeout")], spare_learners=False)
+    assert {a.kind for a in last if isinstance(a, Delete)} == {"ConfigMap", "Secret", "Deployment"}
+
+
+def test_a_job_is_never_called_starting_while_it_finishes() -> None:
+    world = running_world()
+    world.serve(Phase.CLOSING)
+    world.gone |= set(world.heard)
+    assert world.step().live.phase == "Running"
+    world.serve(Phase.COMPLETE)
+    assert world.step().live.phase == "Running"
+    for index in range(3):
+        world.finish(world.learner(index), 0)
+    assert world.step().live.phase == "Complete"
 
 
 def test_a_stop_before_the_synchronizer_was_ever_heard_is_immediate() -> None:
