@@ -143,7 +143,7 @@ class MergingBackend:
         else:
             if request.have_version < len(versions) - 1 - self.retained:
                 raise Refused(Reason.UNKNOWN_VERSION, "no longer retained, pull the anchor instead")
-            wanted = range(request.have_version + 1, request.want_version + 1)
+            wanted = range(request.have_version + 1, (request.want_version or len(versions) - 1) + 1)
             items = [self._item(request.fragment, v, versions[v] - versions[v - 1], raw=False) for v in wanted]
         if self.wrong_digests:
             self.wrong_digests -= 1

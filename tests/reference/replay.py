@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from reference.decoupled import Contribution, Learner, Rules, Synchronizer
+from reference.decoupled import Contribution, Learner, Rules, Stage, Synchronizer
 from reference.inner import Inner
 
 Key = tuple[int, int, int, int]
@@ -85,9 +85,12 @@ class Incarnation:
         f, published = event["fragment"], self._published(event["fragment"], event["version"])
         if published is None:
             return False
-        settled = self.outcomes[f, self.under_way[f]]
-        outcome = "merged" if settled["outcome"] == "MERGED" else "lost"
-        stage = learner.settle(f, outcome).stage
+        if f in learner.open:
+            settled = self.outcomes[f, self.under_way[f]]
+            stage = learner.settle(f, "merged" if settled["outcome"] == "MERGED" else "lost").stage
+        else:  # it caught up with versions it had no part in: not a step since its adoption, at the stage
+            assert learner.c_steps[f] == learner.step_count - event["stage_step"]
+            stage = Stage(f, learner.anchors[f], event["stage_step"], 0, 0)
         assert (learner.step_count, stage.step) == (event["step"], event["stage_step"])
         assert event["how"] == ("timely" if learner.step_count - stage.step <= self.rules.sync_delay else "late")
         learner.adopt(f, event["version"], published, stage)

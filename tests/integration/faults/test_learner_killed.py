@@ -1,6 +1,7 @@
 """A real run on this machine loses a Learner to SIGKILL: the others do not notice, a replacement joins by pulling."""
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders import job
-from diloco_api.names import JobPhase, Role
+from diloco_api.names import FILE_TAPE, JobPhase, Role
 from diloco_api.progress import LearnerProgress, LearnerState, Progress
 from diloco_api.timeouts import Timeouts
 from diloco_operator.local import LocalRun
@@ -16,6 +17,7 @@ from reference.hand import text_file
 
 FAST = Timeouts(heartbeat_seconds=0.3)
 STEPS = 700
+SEQUENCE = 64
 VICTIM = 1
 
 
@@ -23,7 +25,7 @@ def small_job(folder: Path):
     return job(
         {
             "train.data.uri": str(text_file(folder, 900)),
-            "train.data.sequenceLength": 64,
+            "train.data.sequenceLength": SEQUENCE,
             "train.model": {"layers": 2, "hidden": 32, "heads": 2},
             "train.batch.sequences": 8,
             "algorithm.syncEvery": 12,
@@ -55,6 +57,25 @@ def incarnation(progress: Progress, index: int, number: int) -> LearnerProgress:
     return row
 
 
+def seconds(rows: list[LearnerProgress], state: LearnerState) -> float:
+    return sum(row.state_seconds[state] for row in rows)
+
+
+def steps_on_tape(folder: Path, row: LearnerProgress) -> list[int]:
+    (path,) = folder.glob(f"pods/*-{row.index}-{row.incarnation}/*/{FILE_TAPE}")
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    steps = [event for event in events if event["kind"] == "step"]
+    sequences = sum(stop - start for event in steps for _, start, stop in event["ranges"])
+    assert row.token_clock == sequences * SEQUENCE
+    return [event["step"] for event in steps]
+
+
+def what_was_lost(folder: Path) -> list[str]:
+    """Lines of the Synchronizer's log."""
+    lines = [line for path in folder.glob("logs/*synchronizer*.log") for line in path.read_text().splitlines()]
+    return [line for line in lines if "refused" in line or "gone" in line]
+
+
 @pytest.mark.timeout(240)
 async def test_survivors_of_a_killed_learner_wait_for_nothing_and_lose_no_step(tmp_path: Path) -> None:
     folder = tmp_path / "work"
@@ -68,11 +89,14 @@ async def test_survivors_of_a_killed_learner_wait_for_nothing_and_lose_no_step(t
     assert progress is not None
 
     assert sorted((row.index, row.incarnation) for row in progress.learners) == [(0, 1), (1, 1), (1, 2), (2, 1)]
-    for index in (0, 2):
-        survivor = incarnation(progress, index, 1)
+    survivors = [incarnation(progress, index, 1) for index in (0, 2)]
+    for survivor in survivors:
         assert survivor.state_seconds[LearnerState.SYNC_WAIT] == 0.0
-        assert survivor.step > before[index] + 100, "it trained on"
-    assert set(progress.tokens.discarded) <= {"Fenced"}, progress.tokens.discarded
+        assert survivor.step > before[survivor.index] + 100, "it trained on"
+        assert steps_on_tape(folder, survivor) == list(range(1, survivor.step + 1)), "no step is lost or done twice"
+    waited = seconds(survivors, LearnerState.SYNC_WAIT) + seconds(survivors, LearnerState.DATA_WAIT)
+    assert waited < 0.01 * seconds(survivors, LearnerState.TRAINING) + 0.2
+    assert set(progress.tokens.discarded) <= {"Fenced"}, (progress.tokens.discarded, what_was_lost(folder))
 
     replacement = incarnation(progress, VICTIM, 2)
     assert replacement.step > 0

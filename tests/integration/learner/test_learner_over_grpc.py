@@ -367,6 +367,30 @@ async def test_after_a_rejoin_it_asks_for_work_only_when_the_step_under_way_is_c
     it.exchange.post(Depart("over", within_seconds=5.0))
 
 
+@pytest.mark.parametrize("retained", [100, -1], ids=["by deltas", "raw"])
+async def test_without_work_it_keeps_up_with_what_the_others_publish(make: Maker, retained: int) -> None:
+    it = await make(DECOUPLED)
+    it.start()
+    await drained(it)
+    for fragment in range(2):
+        it.backend.turn(1 + fragment, fragment)
+    await it.until(lambda: [clock.base_version for clock in it.core.clocks] == [1, 1])
+    it.backend.retained = retained
+    for _ in range(3):
+        it.backend.anchors[1].append(it.backend.anchors[1][-1] + 0.25)
+    pulls = it.backend.calls["pull"]
+    it.backend.turn(3, 1)
+    await it.until(lambda: it.core.clocks[1].base_version == 4)
+    assert torch.equal(anchors_of(it.core)[1], it.backend.anchors[1][4])
+    it.backend.turn(4, 1)
+    it.backend.turn(5, 0)
+    await it.until(lambda: {4, 5} <= {header.turn for header in it.backend.headers})
+    assert [header.base_version for header in it.backend.headers if header.turn == 4] == [4]
+    assert [clock.base_version for clock in it.core.clocks] == [1, 4], "nothing newer, nothing adopted"
+    assert it.backend.calls["pull"] >= pulls + 1
+    assert it.account.report().digest_mismatches == 0
+
+
 async def test_an_empty_answer_beyond_its_lease_does_not_end_it(make: Maker) -> None:
     it = await make(DECOUPLED)
     it.start()

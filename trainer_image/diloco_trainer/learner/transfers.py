@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -30,6 +31,8 @@ from diloco_trainer.wire.service import PullItem, Synchronizer
 _T = TypeVar("_T")
 _SEND_AGAIN = (Reason.BAD_CHECKSUM, Reason.TRUNCATED)
 _MOST_WRONG_DIGESTS = 3
+NEWEST = 0
+"""Version asked for when it is not known."""
 
 Spawn = Callable[[Coroutine[None, None, None]], "asyncio.Task[None]"]
 
@@ -122,7 +125,7 @@ class Transfers:
             return
         stage, turn = taken
         if stage.c_steps == 0:
-            self._spawn(self._send_nothing(self.uplink.nothing(stage, turn)))
+            self._spawn(self._send_nothing(self.uplink.nothing(stage, turn), stage))
         else:
             self._tell(Answered(index))
             self._start_delivery(index, self._contribute(stage, turn))
@@ -166,7 +169,7 @@ class Transfers:
             self.settled(settlement)
             return
 
-    async def _send_nothing(self, header: pb.ContributionHeader) -> None:
+    async def _send_nothing(self, header: pb.ContributionHeader, stage: Stage) -> None:
         """Worth one attempt: a turn that missed it asks again when the stream is opened again."""
         try:
             await self._client.contribute(header, b"")
@@ -179,6 +182,7 @@ class Transfers:
             self._patience.heard()  # the turn goes without this Learner's answer; nothing was to be merged
         except WireError as error:
             self._patience.refused(error)
+        await self._catch_up(stage)
 
     # --- settlement and adoption ----------------------------------------------------------------------------------
 
@@ -212,12 +216,34 @@ class Transfers:
         unusable = settlement.outcome == pb.REFUSED and settlement.reason == RefusalReason.NON_FINITE
         self._tell(Adoption(index, version, anchor, contribution.stage, stamp, pace, overwrite=unusable))
 
+    async def _catch_up(self, stage: Stage) -> None:
+        """Take the newest version over for a fragment that has not moved; what fails is tried at its next turn."""
+        if not self.uplink.may_catch_up(stage):
+            return
+        old, base = self.uplink.fragments[stage.fragment].anchor, stage.base_version
+        try:
+            anchor, item = await self._pull_once(stage.fragment, old, base, NEWEST)
+        except SynchronizerUnavailable:
+            return  # or there is nothing newer
+        except (DigestMismatch, WireError) as error:
+            if isinstance(error, DigestMismatch):
+                self._account.mismatched()
+            elif error.reason is not Reason.UNKNOWN_VERSION:
+                self._patience.refused(error)
+            anchor, item = await self._pull(stage.fragment, None, base, NEWEST)
+        if not self.uplink.may_catch_up(stage) or item.version <= base:
+            return
+        self.uplink.catch_up(stage.fragment, item.version, anchor)
+        self._tell(Answered(stage.fragment))
+        stage = replace(stage, values=old)
+        self._tell(Adoption(stage.fragment, item.version, anchor, stage, item.stamp, item.tokens_per_second))
+
     async def _pull(self, index: int, anchor: Tensor | None, have: int, want: int) -> tuple[Tensor, PullItem]:
         """The anchor of version `want` by deltas, else (or with no anchor) the newest, raw; until it is right."""
         raw, attempt, wrong_digests = anchor is None, 0, 0
         while True:
             try:
-                return await self._pull_once(index, None if raw else anchor, have, 0 if raw else want)
+                return await self._pull_once(index, None if raw else anchor, have, NEWEST if raw else want)
             except SynchronizerUnavailable:
                 await self._patience.pause(attempt)
                 attempt += 1

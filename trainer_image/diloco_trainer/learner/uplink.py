@@ -51,7 +51,9 @@ class FragmentUplink:
     open: Contribution | None = None
     held: bool = False
     adopting: bool = False
-    """The contribution is settled, its adoption not yet applied by the training thread."""
+    """A version is on its way into the model, not yet applied by the training thread."""
+    catching_up: bool = False
+    """That version comes without a contribution before it."""
 
     @property
     def is_free(self) -> bool:
@@ -160,18 +162,39 @@ class Uplink:
         fragment = self.fragments[index]
         fragment.anchor, fragment.base_version = anchor, version
 
+    def may_catch_up(self, stage: Stage) -> bool:
+        """Whether a fragment without a step since its adoption, and with no contribution, may take a newer version.
+
+        Else a Learner that has no work for a while would train on from an old version. A schedule of steps decides what
+        a synchronous Learner adopts.
+        """
+        fragment = self.fragments[stage.fragment]
+        fits = stage.generation == self.generation and stage.base_version == fragment.base_version
+        return not self._policy.synchronous and fragment.is_free and fits and stage.c_steps == 0
+
+    def catch_up(self, index: int, version: int, anchor: Tensor) -> None:
+        """As `published`, but nothing was contributed."""
+        self.published(index, version, anchor)
+        fragment = self.fragments[index]
+        fragment.stage, fragment.adopting, fragment.catching_up = None, True, True
+
     def adopted(self, index: int) -> None:
         """The training thread has adopted the published anchor."""
-        self.fragments[index].adopting = False
+        self.fragments[index].adopting = self.fragments[index].catching_up = False
 
     def open_contributions(self) -> list[Contribution]:
         return [fragment.open for fragment in self.fragments if fragment.open is not None]
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way. Held for a round to come counts as quiet where only the closing rounds will come."""
+        """Nothing is under way that a round waits for.
+
+        Held for a round to come counts as quiet where only the closing rounds will come.
+        """
         return all(
-            fragment.is_free or (self._policy.synchronous and fragment.held and not fragment.adopting)
+            fragment.is_free
+            or fragment.catching_up
+            or (self._policy.synchronous and fragment.held and not fragment.adopting)
             for fragment in self.fragments
         )
 
