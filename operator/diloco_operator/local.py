@@ -30,6 +30,7 @@ from diloco_operator.planning.learners import revived
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.reconciler import Pass, Reconciler, RunEnd
 from diloco_operator.sites.process import ProcessSite
+from diloco_operator.sites.site import SiteError
 from diloco_operator.synchronizer_client import SynchronizerClient
 
 LOOPBACK = "127.0.0.1"
@@ -155,7 +156,10 @@ class LocalRun:
     async def run(self) -> LocalOutcome:
         """Until the job is Complete, Failed or Stopped and every process has ended."""
         try:
-            await self._site.start()
+            try:
+                await self._site.start()
+            except SiteError as error:
+                raise SpecError(f"{self._folder}: {error}") from error
             await self._prepare()
             async with SynchronizerClient(LOOPBACK) as client:
                 self._reconciler = Reconciler(

@@ -6,6 +6,7 @@ are read from the kubelet's words where there are any.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from signal import Signals
 
 from diloco_api.exit_codes import ExitCode
 from diloco_api.progress import Phase
@@ -95,5 +96,7 @@ def error_line(ended: Ended) -> str:
     if errors or (lines and ended.exit_code < 128):
         return (errors or lines)[-1][:_MESSAGE_LENGTH]
     if ended.exit_code > 128:
-        return f"killed by signal {ended.exit_code - 128}"
+        number = ended.exit_code - 128
+        name = f" ({Signals(number).name})" if number in set(Signals) else ""
+        return f"killed by signal {number}{name}"
     return f"exit code {ended.exit_code}" if ended.exit_code >= 0 else "ended without an exit code"

@@ -189,11 +189,10 @@ def _failed(
 def _event(row: LearnerStatus, verdict: Verdict, kind: str, parked: bool = False) -> Event:
     name = f"Learner {row.index} (incarnation {row.incarnation})"
     end = " and is parked: its restart budget is spent" if parked else ""
-    what = f": {verdict.message}" if verdict.message else ""
     reason = "LearnerParked" if parked else f"Learner{verdict.kind.value}"
     if kind == "Normal":
         return Event("Normal", reason, f"{name} has ended well")
-    return Event("Warning", reason, f"{name} was lost{end} ({verdict.kind.value}{what})")
+    return Event("Warning", reason, f"{name} was lost{end}: {verdict.message or verdict.kind.value}")
 
 
 def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:

@@ -100,11 +100,12 @@ class PodRun:
         always = self.pod["spec"].get("restartPolicy", "Always") == "Always"
         in_a_row = 0
         while not self.deleting:
-            mounts = await self._mounts()
-            if mounts is None:
-                return
             began = time.monotonic()
             try:
+                mounts = await self._mounts()
+                if mounts is None:
+                    return
+                began = time.monotonic()
                 code = await self._run_once(mounts)
             except OSError as error:  # no processes, file descriptors or space left
                 code = 128
@@ -147,21 +148,34 @@ class PodRun:
                 env=environment(self.pod, mounts, self._around.own_environment),
                 start_new_session=True,
             )
-        self.pid = process.pid
-        self._around.table.add(process.pid, name)
         began = timestamp()
-        self._set_running(began)
-        if self.deleting:  # deleted between the check and the start
-            signal_process(process.pid, signal.SIGTERM)
         try:
+            self.pid = process.pid
+            self._around.table.add(process.pid, name)
+            self._set_running(began)
+            if self.deleting:  # deleted between the check and the start
+                signal_process(process.pid, signal.SIGTERM)
             returned = await process.wait()
         finally:
-            signal_group(process.pid, signal.SIGKILL)  # what it may have forked
+            signal_group(process.pid, signal.SIGKILL)  # what it may have forked, or itself when it is not recorded
             self.pid = None
-            self._around.table.remove(process.pid)
+            self._forget(process.pid)
         code = returned if returned >= 0 else 128 - returned
-        self._set_terminated(code, returned, began, log_tail(path, start, self._redactions()) if code else "")
+        self._set_terminated(code, returned, began, self._last_words(path, start) if code else "")
         return code
+
+    def _forget(self, pid: int) -> None:
+        """A record that stays does no harm: the process it names has ended."""
+        try:
+            self._around.table.remove(pid)
+        except OSError as error:
+            log.warning("pod %s: %s", self.pod["metadata"]["name"], error)
+
+    def _last_words(self, path: Path, start: int) -> str:
+        try:
+            return log_tail(path, start, self._redactions())
+        except OSError as error:
+            return f"its log cannot be read: {error.strerror}"
 
     def _redactions(self) -> frozenset[str]:
         used = {v["secret"]["secretName"] for v in self.pod["spec"].get("volumes", []) if "secret" in v}

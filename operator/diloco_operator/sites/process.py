@@ -11,7 +11,8 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,7 @@ from diloco_operator.sites.site import (
     SiteConflict,
     SiteEvent,
     SiteInvalid,
+    SiteStorage,
 )
 from diloco_operator.sites.volumes import Volumes, check_volumes
 
@@ -106,8 +108,9 @@ class ProcessSite:
 
     async def start(self) -> None:
         """Make the folders and end what an earlier run left behind, also its copies of secrets."""
-        self._around.logs.mkdir(parents=True, exist_ok=True)
-        leftovers = await asyncio.to_thread(self._around.table.end_leftovers)
+        with _storage_errors("its work folder"):
+            self._around.logs.mkdir(parents=True, exist_ok=True)
+            leftovers = await asyncio.to_thread(self._around.table.end_leftovers)
         for record in leftovers:
             log.warning("ended process %d (%s) left behind by an earlier run", record.pid, record.pod)
         self._around.volumes.forget_content()
@@ -142,9 +145,11 @@ class ProcessSite:
         existing = self._objects.get((kind, name))
         if existing is not None:
             _check_same_job(existing, manifest)
+        if kind in _CONTENT_KINDS:
+            with _storage_errors(f"{kind} {name}"):
+                self._around.volumes.materialise(manifest)  # before it is listed: what is listed is not applied again
         stored = self._store(manifest, existing)
         if kind in _CONTENT_KINDS:
-            self._around.volumes.materialise(stored)
             for run in self._runs.values():
                 run.poke()
         else:
@@ -248,6 +253,15 @@ class ProcessSite:
             self._version += 1
             wanted["metadata"]["name"] = f"{deployment['metadata']['name']}-{self._version}"
             self._start_pod(wanted)
+
+
+@contextmanager
+def _storage_errors(what: str) -> Iterator[None]:
+    """Errors of the operating system stop here."""
+    try:
+        yield
+    except OSError as error:
+        raise SiteStorage(f"{what}: cannot be written: {error.strerror}") from error
 
 
 def _pod_of(deployment: Manifest) -> Manifest:

@@ -30,6 +30,12 @@ class SiteConflict(SiteError):
     reason = "Conflict"
 
 
+class SiteStorage(SiteError):
+    """The site cannot keep what it was given: no space, no permission, no such folder."""
+
+    reason = "StorageFailed"
+
+
 class SiteInvalid(SiteError):
     """The site cannot run this manifest; trying again does not help."""
 

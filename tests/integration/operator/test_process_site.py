@@ -18,7 +18,7 @@ from diloco_api.names import LABEL_JOB_UID
 from diloco_operator.sites.container import RestartBackoff
 from diloco_operator.sites.process import ProcessSite
 from diloco_operator.sites.process_table import start_time
-from diloco_operator.sites.site import SiteInvalid
+from diloco_operator.sites.site import SiteInvalid, SiteStorage
 
 Manifest = dict[str, Any]
 JOB = "uid-of-the-job"
@@ -202,6 +202,70 @@ async def test_what_a_process_has_forked_ends_with_it(site: ProcessSite, tmp_pat
     await site.create_pod(pod("a", program))
     assert (await ended(site, "a"))["exitCode"] == 0
     await gone(int((tmp_path / "pid").read_text()))
+
+
+async def test_what_the_disk_refuses_is_an_error_of_the_site_and_is_applied_again(
+    site: ProcessSite, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site" / "configmaps"
+    folder.write_text("in the way")
+    for _ in range(2):
+        with pytest.raises(
+            SiteStorage, match=r"^ConfigMap settings: cannot be written: (Not a directory|File exists)$"
+        ):
+            await site.apply(content("ConfigMap", "settings", {"a": "b"}))
+        assert await site.list_owned(JOB) == []
+    folder.unlink()
+    await site.apply(content("ConfigMap", "settings", {"a": "b"}))
+    assert (folder / "settings" / "a").read_text() == "b"
+
+
+async def test_a_site_whose_folder_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SiteStorage, match=r"its work folder: cannot be written: Not a directory"):
+        await ProcessSite("local", tmp_path / "file", {}).start()
+
+
+async def test_a_pod_whose_scratch_space_cannot_be_made_fails_with_the_reason(
+    site: ProcessSite, tmp_path: Path
+) -> None:
+    (tmp_path / "site" / "pods").write_text("in the way")
+    await site.create_pod(pod("a", "", volumes=[{"name": "scratch", "emptyDir": {}}]))
+    outcome = await ended(site, "a")
+    assert (outcome["exitCode"], outcome["message"].startswith("error: cannot be started: ")) == (128, True)
+    await site.delete("Pod", "a", None)
+    assert await site.list_owned(JOB) == []
+
+
+async def test_a_process_that_cannot_be_recorded_is_not_left_running(
+    site: ProcessSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "processes.json").unlink()
+    (tmp_path / "site" / "processes.json").mkdir()
+    spawned: list[int] = []
+    spawn = asyncio.create_subprocess_exec
+
+    async def remember(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await spawn(*arguments, **options)
+        spawned.append(process.pid)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", remember)
+    await site.create_pod(pod("a", "import time; time.sleep(600)"))
+    assert (await ended(site, "a"))["exitCode"] == 128
+    assert site.processes() == []
+    (pid,) = spawned
+    await gone(pid)
+
+
+async def test_a_good_end_stays_good_when_its_record_cannot_be_removed(site: ProcessSite, tmp_path: Path) -> None:
+    await site.create_pod(pod("a", "import time; time.sleep(0.5)"))
+    async with asyncio.timeout(10):
+        while not site.processes():
+            await asyncio.sleep(0.01)
+    (tmp_path / "site" / "processes.json").unlink()
+    (tmp_path / "site" / "processes.json").mkdir()
+    assert (await ended(site, "a"))["exitCode"] == 0
 
 
 async def gone(pid: int) -> None:
