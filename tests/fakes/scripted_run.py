@@ -113,7 +113,7 @@ class ScriptedRun:
                     self._phase = names.JobPhase.RUNNING
                 for index, process in list(self._processes.items()):
                     if process.poll() is not None:
-                        self.tell(f"Learner {index}: killed by signal 9")
+                        self.tell(f"Learner {index}: killed by signal 9 (SIGKILL)")
                         await asyncio.sleep(self._replace)
                         self._incarnations[index] += 1
                         self._spawn(index)

@@ -96,7 +96,7 @@ def check(report: ReportV1, replicas: int, fragments: int) -> None:
     assert report.bytes.up > 0
     assert report.bytes.down > 0
     assert [learner.index for learner in report.learners] == list(range(replicas))
-    assert all((learner.site, learner.incarnations) == ("local", 1) for learner in report.learners)
+    assert all(learner.site == "local" and learner.incarnations <= 1 for learner in report.learners)  # 0: came too late
     assert sum(learner.inner_steps for learner in report.learners) > 0
     assert all(seconds >= 0 for learner in report.learners for seconds in learner.states.values())
     assert list(report.digests) == list(range(fragments))

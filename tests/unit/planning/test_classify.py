@@ -86,7 +86,8 @@ def test_the_kubelets_words_outrank_the_exit_code(
     [
         (65, "warming up\nerror: data: no such file\n", "data: no such file"),
         (1, "Traceback (most recent call last):\n  x\nValueError: boom\n", "ValueError: boom"),
-        (137, "step 17\nstep 18\n", "killed by signal 9"),
+        (137, "step 17\nstep 18\n", "killed by signal 9 (SIGKILL)"),
+        (255, "", "killed by signal 127"),
         (137, "error: asked to die\n", "asked to die"),
         (3, "", "exit code 3"),
         (-1, "", "ended without an exit code"),

@@ -146,7 +146,7 @@ def test_one_killed_learner_gets_one_replacement_at_once() -> None:
     assert [name.rsplit("-", 2)[1:] for name in world.created] == [["1", "2"]]
     assert world.row(1) == ("Pending", 2, 1, 1)
     assert [event.reason for event in planned.events] == ["LearnerAppError", "LearnerStarted"]
-    assert planned.events[0].message == "Learner 1 (incarnation 1) was lost (AppError: killed by signal 9)"
+    assert planned.events[0].message == "Learner 1 (incarnation 1) was lost: killed by signal 9 (SIGKILL)"
     assert world.condition("Degraded") == ("True", "LearnersMissing")
     world.settle()
     assert len(world.created) == 1
@@ -363,7 +363,7 @@ def test_a_learner_that_beats_but_takes_no_step_for_the_stall_timeout_is_replace
         if planned.events:
             break
     assert planned.events[0].message == (
-        "Learner 1 (incarnation 1) was lost (Stalled: heard, but without a step for longer than 600 s)"
+        "Learner 1 (incarnation 1) was lost: heard, but without a step for longer than 600 s"
     )
     assert [world.row(index)[1] for index in range(3)] == [1, 2, 1]
     assert [p.deleting for p in world.pods.values() if (p.index, p.incarnation) == (1, 1)] == [True]
