@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -106,22 +107,31 @@ def told(text: str) -> dict[int, int]:
     return newest
 
 
-def main(folder: Path, seed: int, kills: int) -> None:
-    torch.set_num_threads(1)
+def kill_lives(report: Path, seed: int, kills: int, life: Callable[[int, int], None]) -> None:
+    """Fork so many children, one after another, and kill each at a random instant.
+
+    `life` is told its number from 1 and a descriptor to report to, and never ends by itself.
+    """
     rng = random.Random(seed)
-    reports = folder / "reports"
-    report = os.open(reports, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for generation in range(1, kills + 1):
+    descriptor = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number in range(1, kills + 1):
         child = os.fork()
         if child == 0:
             try:
-                life(folder / "state", report, generation)
+                life(number, descriptor)
             finally:
                 os._exit(4)  # a life does not end by itself
         time.sleep(rng.uniform(0.1, LONGEST_LIFE_SECONDS))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), f"life {generation} ended by itself: {status}"
+        assert os.WIFSIGNALED(status), f"life {number} ended by itself: {status}"
+    os.close(descriptor)
+
+
+def main(folder: Path, seed: int, kills: int) -> None:
+    torch.set_num_threads(1)
+    reports = folder / "reports"
+    kill_lives(reports, seed, kills, lambda number, report: life(folder / "state", report, number))
     survived = inline(job(), ToyTask(), folder / "state", ManualClock())
     versions = [state.version for state in survived.engine.fragments]
     for fragment, version in told(reports.read_text()).items():
