@@ -38,8 +38,9 @@ def read_module(path: str, text: str) -> Module:
 
 def repository_files(root: Path = ROOT) -> list[str]:
     """Tracked files and new ones that are not ignored, as far as they exist, sorted."""
+    anyone = ["-c", "safe.directory=*"]  # a checkout may belong to another user than the one who checks it
     listing = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        ["git", *anyone, "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return sorted({name for name in listing.stdout.split("\0") if name and (root / name).is_file()})
