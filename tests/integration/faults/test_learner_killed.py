@@ -67,7 +67,8 @@ def steps_on_tape(folder: Path, row: LearnerProgress) -> list[int]:
     steps = [event for event in events if event["kind"] == "step"]
     sequences = sum(stop - start for event in steps for _, start, stop in event["ranges"])
     assert row.token_clock == sequences * SEQUENCE
-    return [event["step"] for event in steps]
+    (joined,) = [event for event in events if event["kind"] == "join"]
+    return [event["step"] - joined["step"] for event in steps]
 
 
 def what_was_lost(folder: Path) -> list[str]:
