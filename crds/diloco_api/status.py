@@ -129,7 +129,7 @@ class ProgressStatus(StatusModel):
 
 
 class PortsStatus(StatusModel):
-    """Ports of the Synchronizer, chosen once."""
+    """Ports of the Synchronizer."""
 
     synchronizer: Annotated[int, Field(ge=1, le=65535)]
     """gRPC."""

@@ -9,22 +9,32 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from pydantic import ValidationError
 
-from diloco_api.errors import SpecError, first_problem
-from diloco_api.names import ConditionType
+from diloco_api.accept import problems
+from diloco_api.errors import SpecError, first_problem, spec_error
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
 
 IMMUTABLE = ("algorithm", "train", "budget", "synchronizer")
 """Sections of a spec that cannot change once a job exists."""
+OWN_ENTRIES = (
+    *("job.json", "key", "events.jsonl", "progress.json", "processes.json", "operator.log"),
+    *("logs", "configmaps", "secrets", "claims", "pods", "lock"),
+)
+"""What a run puts into its work folder before it has a result; the lock goes last."""
 _KEY_BYTES = 32
+_LOCK = "lock"
+_BEFORE_THE_JOB = frozenset({_LOCK, "operator.log", "lost+found"})
+"""May be in a folder that holds no job yet, and so may hidden files."""
 
 
 class HubError(Exception):
@@ -51,6 +61,10 @@ class Hub(Protocol):
         """Tell people; `kind` is Normal or Warning."""
 
 
+def _accept(job: DiLoCoJob) -> None:
+    """Nothing to check."""
+
+
 class FileHub:
     """One job in one work folder. `open_folder` takes the lock, `close` gives it back."""
 
@@ -59,26 +73,30 @@ class FileHub:
         self._lock = lock
 
     @classmethod
-    def open_folder(cls, folder: Path, job: DiLoCoJob) -> "FileHub":
+    def open_folder(cls, folder: Path, job: DiLoCoJob, check: Callable[[DiLoCoJob], None] = _accept) -> "FileHub":
         """Take the folder for this job: a new one, or the same one again (its status, uid and key are kept).
 
-        SpecError, one line naming the folder, when it cannot be written, is in use, or holds another job.
+        `check` may refuse a job that is new to the folder. SpecError, one line naming the folder, when it cannot be
+        written, is in use, or holds another job or something else; then nothing in it is changed.
         """
         try:
+            _check_folder(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            new_lock = not (folder / _LOCK).exists()
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise SpecError(f"{folder}: cannot be used as work folder: {error.strerror}") from error
         hub = cls(folder, lock)
         try:
             hub._take_lock()
-            hub._take_job(job)
-        except OSError as error:
+            hub._take_job(job, check)
+        except (OSError, SpecError) as error:
+            if new_lock:
+                (folder / _LOCK).unlink(missing_ok=True)
             hub.close()
+            if isinstance(error, SpecError):
+                raise
             raise SpecError(f"{folder}: cannot be written: {error.strerror}") from error
-        except SpecError:
-            hub.close()
-            raise
         return hub
 
     def close(self) -> None:
@@ -86,6 +104,21 @@ class FileHub:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def leave(self) -> None:
+        """As `close`; of a job that never began nothing stays in the folder."""
+        try:
+            present = self._read()
+        except (OSError, SpecError):
+            present = None
+        if self._lock >= 0 and present is not None and _never_began(present):
+            for name in OWN_ENTRIES:
+                entry = self._folder / name
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
+        self.close()
 
     async def read_job(self) -> DiLoCoJob | None:
         try:
@@ -131,12 +164,15 @@ class FileHub:
         except BlockingIOError as error:
             holder = os.pread(self._lock, 32, 0).decode(errors="replace").strip() or "unknown"
             raise SpecError(f"{self._folder}: another run uses this work folder (process {holder})") from error
+        if self._folder.joinpath(_LOCK).stat().st_ino != os.fstat(self._lock).st_ino:
+            raise SpecError(f"{self._folder}: another run has just left this work folder; try again")
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
-    def _take_job(self, job: DiLoCoJob) -> None:
+    def _take_job(self, job: DiLoCoJob, check: Callable[[DiLoCoJob], None]) -> None:
         present = self._read()
-        if present is None or _never_began(present, job):
+        if present is None or _never_began(present):
+            check(job)
             metadata = job.metadata.model_copy(
                 update={
                     "uid": str(uuid.uuid4()),
@@ -158,9 +194,13 @@ class FileHub:
                     f"{self._folder}: holds this job with another spec.{section}, which is immutable; "
                     "use another work folder"
                 )
+        edited = present.model_copy(update={"spec": job.spec})
+        broken = problems(edited)
+        if broken:
+            raise spec_error(broken)
         if present.spec != job.spec:
             metadata = present.metadata.model_copy(update={"generation": present.metadata.generation + 1})
-            self._write(present.model_copy(update={"spec": job.spec, "metadata": metadata}))
+            self._write(edited.model_copy(update={"metadata": metadata}))
 
     def _read(self) -> DiLoCoJob | None:
         try:
@@ -178,8 +218,17 @@ class FileHub:
         return written
 
 
-def _never_began(present: DiLoCoJob, job: DiLoCoJob) -> bool:
-    """The folder holds a job of this name that failed before any Learner was started: nothing is lost with it."""
-    failed = any(c.type == ConditionType.FAILED and c.status == "True" for c in present.status.conditions)
-    same_name = (present.metadata.namespace, present.metadata.name) == (job.metadata.namespace, job.metadata.name)
-    return failed and same_name and not present.status.learner_statuses
+def _never_began(present: DiLoCoJob) -> bool:
+    """Its Synchronizer was never heard and no Learner was ever started: nothing is lost with it."""
+    return present.status.progress is None and not present.status.learner_statuses
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse to mix a run with something else."""
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder}: cannot be used as work folder: is a file")
+    if not folder.exists() or (folder / "job.json").exists():
+        return
+    foreign = [name for name in os.listdir(folder) if name not in _BEFORE_THE_JOB and not name.startswith(".")]
+    if foreign:
+        raise SpecError(f"{folder}: cannot be used as work folder: holds no job, but other files ({min(foreign)})")

@@ -1,22 +1,20 @@
 """A job on this machine: work folder, local processes and reconciler put together for the command line.
 
-A second run on the same folder resumes: same uid, key, ports and data, new incarnations. Nothing is decided here.
+A second run on the same folder resumes: same uid, key and data, the same ports where they are free, new
+incarnations. Nothing is decided here.
 """
 
 import asyncio
 import logging
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 
 from diloco_api import names
-from diloco_api.accept import Ports, problems
+from diloco_api.accept import problems
 from diloco_api.errors import SpecError, spec_error
 from diloco_api.names import ConditionType, JobPhase, Role
 from diloco_api.progress import Progress
@@ -24,21 +22,18 @@ from diloco_api.status import JobStatus
 from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
-from diloco_operator.hub import FileHub
+from diloco_operator.hub import FileHub, HubError
 from diloco_operator.planning.conditions import find, is_true
 from diloco_operator.planning.learners import revived
 from diloco_operator.planning.types import OperatorPolicy, Stop
+from diloco_operator.ports import LOOPBACK, asked_ports, check_ports, free_again, free_ports
 from diloco_operator.reconciler import Pass, Reconciler, RunEnd
 from diloco_operator.sites.process import ProcessSite
 from diloco_operator.sites.site import SiteError
 from diloco_operator.synchronizer_client import SynchronizerClient
 
-LOOPBACK = "127.0.0.1"
 LOCAL_IMAGE = "local"
 """There is no image: processes run from the installed package."""
-FIRST_PORT = 29400
-END_PORT = 32768
-"""Below the ports systems hand out by themselves, so that none of ours is taken while its process restarts."""
 POLL_SECONDS = 0.5
 
 _FINAL = {ConditionType.COMPLETE: JobPhase.COMPLETE, ConditionType.FAILED: JobPhase.FAILED}
@@ -95,10 +90,10 @@ class LocalRun:
         if found:
             raise spec_error(found)
         folder = folder.absolute()
-        hub = FileHub.open_folder(folder, job)
+        hub = FileHub.open_folder(folder, job, check_ports)
         policy = OperatorPolicy(
             image=LOCAL_IMAGE,
-            ports=free_ports(folder),
+            ports=free_ports(folder, asked_ports(job)),
             synchronizer_hosts=(LOOPBACK,),
             loopback=True,
             timeouts=timeouts or Timeouts(),
@@ -156,11 +151,7 @@ class LocalRun:
     async def run(self) -> LocalOutcome:
         """Until the job is Complete, Failed or Stopped and every process has ended."""
         try:
-            try:
-                await self._site.start()
-            except SiteError as error:
-                raise SpecError(f"{self._folder}: {error}") from error
-            await self._prepare()
+            await self._begin()
             async with SynchronizerClient(LOOPBACK) as client:
                 self._reconciler = Reconciler(
                     self._hub, [self._site], client, self._policy,
@@ -176,23 +167,34 @@ class LocalRun:
             return outcome
         finally:
             await self._site.close()
-            self._hub.close()
+            self._hub.leave()
+
+    async def _begin(self) -> None:
+        """What can go wrong here the user can mend."""
+        try:
+            await self._site.start()
+            await self._prepare()
+        except SiteError as error:
+            raise SpecError(f"{self._folder}: {error}") from error
+        except HubError as error:
+            raise SpecError(str(error)) from error
 
     async def _prepare(self) -> None:
-        """A failed job is tried again; ports that are kept or asked for must be free."""
+        """A failed job is tried again. Ports that were asked for must be free, others are chosen anew when taken."""
         job = await self._hub.read_job()
-        assert job is not None, "open_folder wrote it"
+        if job is None:
+            return  # the first pass says so
         if is_true(job.status.conditions, ConditionType.COMPLETE):
             return
-        if is_true(job.status.conditions, ConditionType.FAILED):
-            job = await self._hub.commit_status(job, revived(job.status))
-        asked = job.spec.synchronizer.model_dump(by_alias=True, exclude_none=True)
-        kept = job.status.resolved.ports.model_dump() if job.status.resolved else {}
-        ports = {f"spec.synchronizer.{field}": port for field, port in asked.items()}
-        ports |= {f"{self._folder}: its {name} port": port for name, port in kept.items() if port not in ports.values()}
-        for whose, port in ports.items():
-            if not is_free(port):
-                raise SpecError(f"{whose}: {port}: is in use on this machine")
+        check_ports(job)
+        status = job.status
+        if is_true(status.conditions, ConditionType.FAILED):
+            status = revived(status)
+        if status.resolved is not None:
+            ports = free_again(status.resolved.ports, self._policy.ports, asked_ports(job))
+            status = status.model_copy(update={"resolved": status.resolved.model_copy(update={"ports": ports})})
+        if status != job.status:
+            await self._hub.commit_status(job, status)
 
     def _request(self, stop: Stop) -> None:
         self._stop = stop
@@ -259,25 +261,3 @@ class LocalRun:
         if not self._progress_file.exists():
             return None
         return Progress.model_validate_json(self._progress_file.read_text(encoding="utf-8"))
-
-
-def free_ports(folder: Path) -> Ports:
-    """Three ports nobody listens on now; where the search begins depends on the folder, so that two runs differ."""
-    count = END_PORT - FIRST_PORT
-    first = int.from_bytes(sha256(os.fsencode(folder)).digest()[:4], "big") % count
-    candidates = (FIRST_PORT + (first + step) % count for step in range(count))
-    found = list(islice((port for port in candidates if is_free(port)), 3))
-    if len(found) < 3:
-        raise SpecError(f"no three free ports from {FIRST_PORT} to {END_PORT - 1} on this machine")
-    return Ports(synchronizer=found[0], admin=found[1], metrics=found[2], learner_metrics=0)
-
-
-def is_free(port: int) -> bool:
-    """Whether a process could bind the port on the loopback address now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ async def test_a_users_mistake_fails_the_job_with_the_synchronizers_words_before
     assert (outcome.phase, outcome.reason) == (JobPhase.FAILED, "FatalExitCode")
     assert outcome.message == "Synchronizer: spec.train.data.uri: no such text"
     assert outcome.snapshot.status.learner_statuses == []
-    assert nothing_left(folder)
+    assert list(folder.iterdir()) == []
 
     mended = await asyncio.wait_for(LocalRun.open_folder(small_job(20), folder, FAST).run(), 30)
     assert mended.phase is JobPhase.COMPLETE
@@ -165,15 +165,69 @@ async def test_learners_that_fail_for_ever_fail_the_job_once_too_few_are_left(tm
     assert (row.state, row.restarts_counted, row.message) == ("Parked", 2, "the reason of the end")
 
 
-async def test_a_port_in_use_is_named_and_nothing_is_started(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        run = LocalRun.open_folder(small_job(**{"synchronizer.port": port}), tmp_path / "work", FAST)
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port somebody else listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+async def test_a_port_in_use_is_named_and_nothing_is_written(tmp_path: Path, taken: int) -> None:
+    (tmp_path / "work").mkdir()
+    with pytest.raises(SpecError, match=rf"^spec\.synchronizer\.port: {taken}: is in use on this machine$"):
+        LocalRun.open_folder(small_job(**{"synchronizer.port": taken}), tmp_path / "work", FAST)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+async def stopped_early(folder: Path, **changes: Any) -> dict[str, Any]:
+    """A job that was at work and was stopped; returns its file."""
+
+    async def stop(run: LocalRun) -> None:
+        await until(run, at_work(2))
+        run.stop_now()
+
+    await with_drill(LocalRun.open_folder(small_job(200, **changes), folder, FAST), stop)
+    found: dict[str, Any] = json.loads((folder / "job.json").read_text())
+    return found
+
+
+async def test_a_resumed_job_takes_other_ports_where_somebody_else_has_taken_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    before = (await stopped_early(folder))["status"]["resolved"]["ports"]
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", before["admin"]))
+        listener.listen()
+        outcome = await asyncio.wait_for(LocalRun.open_folder(small_job(200), folder, FAST).run(), 30)
+    assert outcome.phase is JobPhase.COMPLETE
+    after = json.loads((folder / "job.json").read_text())["status"]["resolved"]["ports"]
+    assert (after["synchronizer"], after["metrics"]) == (before["synchronizer"], before["metrics"])
+    assert after["admin"] not in before.values()
+
+
+async def test_a_resumed_job_insists_on_a_port_that_was_asked_for(tmp_path: Path) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    await stopped_early(tmp_path / "work", **{"synchronizer.port": port})
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen()
+        run = LocalRun.open_folder(small_job(200, **{"synchronizer.port": port}), tmp_path / "work", FAST)
         with pytest.raises(SpecError, match=rf"^spec\.synchronizer\.port: {port}: is in use on this machine$"):
             await run.run()
-    assert not list((tmp_path / "work" / "logs").iterdir())
+    assert (tmp_path / "work" / "job.json").exists()
+
+
+async def test_a_run_that_is_stopped_before_anything_was_heard_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    run = LocalRun.open_folder(small_job(), tmp_path / "work", FAST)
+    run.stop_now()
+    outcome = await asyncio.wait_for(run.run(), 20)
+    assert outcome.phase is JobPhase.STOPPED
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 async def test_stop_now_ends_a_run_whose_synchronizer_hangs(tmp_path: Path) -> None:
