@@ -1,5 +1,6 @@
 """The real program, given something wrong: one line that names it, the right exit code, nothing left behind."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from diloco_api.manifest import load_job
+from diloco_api.status import JobStatus, ProgressStatus
 from diloco_operator.hub import FileHub
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,6 +132,15 @@ def test_a_work_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["job.yaml"]
 
 
+async def leave_begun_job(folder: Path) -> None:
+    """As a run does whose Synchronizer was heard."""
+    hub = FileHub.open_folder(folder, load_job(QUICKSTART, "quickstart"))
+    read = await hub.read_job()
+    assert read is not None
+    await hub.commit_status(read, JobStatus(progress=ProgressStatus(last_updated_time="2026-01-01T00:00:00Z")))
+    hub.close()
+
+
 @pytest.mark.parametrize(
     ("setting", "words"),
     [("metadata.name=other", ["quickstart", "other"]), ("spec.train.seed=5", ["spec.train", "immutable"])],
@@ -137,7 +148,7 @@ def test_a_work_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 )
 def test_a_work_folder_of_another_job_is_left_alone(tmp_path: Path, setting: str, words: list[str]) -> None:
     folder = tmp_path / "taken"
-    FileHub.open_folder(folder, load_job(QUICKSTART, "quickstart")).close()
+    asyncio.run(leave_begun_job(folder))
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
     file = manifest(tmp_path)
     answer = diloco("run", str(file), "--workdir", "taken", "--set", setting, folder=tmp_path)
