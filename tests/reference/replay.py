@@ -102,7 +102,8 @@ class Incarnation:
             following = next((event for event in events if event["sequence"] > self.under_way[f]), None)
             if following is None or f in learner.open or following["stage_step"] != learner.step_count:
                 continue
-            assert following["base_version"] == learner.bases[f]
+            if following["base_version"] != learner.bases[f]:
+                continue  # it caught up at this very boundary before: that adoption comes next
             contribution = learner.contribute(learner.stage(f))
             assert contribution.stage.c_tokens == following["c_tokens"]
             assert contribution.stage.c_steps == following["c_steps"]
