@@ -85,7 +85,7 @@ class SynchronizerSpec(SpecModel):
     )
 
     port: _Port | None = None
-    """gRPC port for Learners. Default: a free one, chosen once per work folder."""
+    """gRPC port for Learners. Default: a free one, kept with the work folder while it is free."""
     admin_port: _Port | None = None
     """HTTP port for progress and drain. Default: as `port`."""
     metrics_port: _Port | None = None
