@@ -6,7 +6,7 @@ import pytest
 
 from diloco_trainer.wire.errors import Fenced, Refused
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
-from fakes.sync_jobs import Bench, run_config, synchronous
+from fakes.sync_jobs import Bench, decoupled, run_config, synchronous
 
 
 async def waiting(bench: Bench) -> list:
@@ -62,3 +62,11 @@ async def test_a_token_clock_beyond_the_lease_does_not_push_the_schedule(tmp_pat
 
 async def progress(bench: Bench):
     return await bench.synchronizer.backend.progress()
+
+
+async def test_the_first_to_join_leaves_work_for_those_still_to_come(tmp_path: Path) -> None:
+    bench = Bench(run_config(decoupled(), replicas=3, budget_tokens=8 * 600), tmp_path / "state")
+    first = bench.learner(0)
+    await first.join()
+    granted = await first.lease(want=10**6)
+    assert sum(item.stop - item.start for item in granted.ranges) == 600 // (2 * 3)

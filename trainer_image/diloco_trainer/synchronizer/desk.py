@@ -179,7 +179,8 @@ class Desk:
             raise Refused(Reason.BAD_HEADER, "a lease request without a batch size")
         if core.rounds.draining or core.rounds.stage not in (Stage.WAITING, Stage.RUNNING):
             return Lease(request.request_number, (), exhausted=True)
-        live = max(1, len(core.rounds.live()))
+        # Those still to come count too: or the first one to join would take half of the budget for itself.
+        live = max(core.run.replicas, len(core.rounds.live()))
         max_ahead = core.run.policy.max_steps_ahead * request.batch_sequences
         core.control.heard(who, request.token_clock)
         start_clock = core.control.ledger.clock(*who)
