@@ -6,12 +6,12 @@ forgets; Learners say them again.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from diloco_trainer.algorithm.events import GoneReason
 from diloco_trainer.algorithm.spans import WorkRange
 from diloco_trainer.algorithm.tokens import TokenLedger
 from diloco_trainer.algorithm.work import WorkPool
+from diloco_trainer.synchronizer.enrolled import Enrolled, Lease, Settled, Who
 from diloco_trainer.synchronizer.records import (
     AdmitRecord,
     DepartRecord,
@@ -32,50 +32,9 @@ from diloco_trainer.synchronizer.records import (
     TotalsRecord,
 )
 
-Who = tuple[int, int]
-
 
 class RecordMismatch(Exception):
     """A record does not fit the state before it; the text says how."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """How the last settled contribution of one Learner and fragment ended."""
-
-    sequence: int
-    outcome: Literal["merged", "refused"]
-    version: int
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The last answer to an incarnation's request for work."""
-
-    request_number: int
-    ranges: tuple[tuple[int, int, int], ...]
-    exhausted: bool
-
-
-@dataclass(slots=True)
-class Enrolled:
-    """One incarnation ever admitted."""
-
-    index: int
-    incarnation: int
-    site: str
-    gone: GoneReason | None = None
-    departing: bool = False
-    """It has left, and is gone once its bodies have settled."""
-    totals: LearnerTotals = field(default_factory=lambda: LearnerTotals(0, 0))
-    lease: Lease | None = None
-    settled: dict[int, Settled] = field(default_factory=dict)
-    """By fragment."""
-
-    @property
-    def who(self) -> Who:
-        return (self.index, self.incarnation)
 
 
 @dataclass(slots=True)
@@ -229,15 +188,6 @@ class Control:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for a snapshot."""
-        enrolled = [
-            {
-                **{name: getattr(item, name) for name in ("index", "incarnation", "site", "gone", "departing")},
-                "totals": asdict(item.totals),
-                "lease": asdict(item.lease) if item.lease else None,
-                "settled": {str(fragment): asdict(settled) for fragment, settled in item.settled.items()},
-            }
-            for item in self.enrolled.values()
-        ]
         return {
             "ledger": self.ledger.to_json(),
             "pool": self.pool.to_json(),
@@ -245,7 +195,7 @@ class Control:
             "job": asdict(self.job) if self.job else None,
             "fence": self.fence,
             "started": self.started,
-            "enrolled": enrolled,
+            "enrolled": [item.to_json() for item in self.enrolled.values()],
             "newest": list(self.newest.items()),
             "versions": list(self.versions),
             "turns": list(self.turns),
@@ -271,7 +221,7 @@ class Control:
         for name in ("fence", "started", "versions", "turns", "loss_initial", "loss_final", "last_merge_wall"):
             setattr(control, name, data[name])
         for item in data["enrolled"]:
-            found = _enrolled(item)
+            found = Enrolled.from_json(item)
             control.enrolled[found.who] = found
         return control
 
@@ -286,19 +236,3 @@ def new_control(numels: tuple[int, ...], pool: WorkPool) -> Control:
 def plain_ranges(ranges: tuple[WorkRange, ...]) -> tuple[tuple[int, int, int], ...]:
     """Work ranges as a lease record holds them."""
     return tuple((item.pass_number, item.start, item.stop) for item in ranges)
-
-
-def _enrolled(data: dict[str, Any]) -> Enrolled:
-    lease = data["lease"]
-    return Enrolled(
-        index=data["index"],
-        incarnation=data["incarnation"],
-        site=data["site"],
-        gone=GoneReason(data["gone"]) if data["gone"] else None,
-        departing=data["departing"],
-        totals=LearnerTotals(**data["totals"]),
-        lease=Lease(lease["request_number"], tuple(tuple(r) for r in lease["ranges"]), lease["exhausted"])
-        if lease
-        else None,
-        settled={int(fragment): Settled(**settled) for fragment, settled in data["settled"].items()},
-    )

@@ -9,9 +9,10 @@ import math
 from diloco_trainer.algorithm.events import Heard, Joined, Left, RejectJoin
 from diloco_trainer.algorithm.round_state import Stage
 from diloco_trainer.algorithm.sync_round import open_turns
-from diloco_trainer.synchronizer.control import Lease, plain_ranges
+from diloco_trainer.synchronizer.control import plain_ranges
 from diloco_trainer.synchronizer.core import PHASES, Core, Who
 from diloco_trainer.synchronizer.effects import turn_notice
+from diloco_trainer.synchronizer.enrolled import Lease
 from diloco_trainer.synchronizer.notices import Subscription
 from diloco_trainer.synchronizer.records import DepartRecord, LearnerTotals, LeaseRecord
 from diloco_trainer.synchronizer.reply import Reply
