@@ -1,8 +1,8 @@
 """The job's progress as `Admin` tells it. Reads the engine's state, changes nothing."""
 
 from diloco_api.progress import FragmentDigest, LearnerProgress, LearnerState, Phase, Progress, TokenTotals, TurnCounts
-from diloco_trainer.synchronizer.enrolled import Enrolled
 from diloco_trainer.synchronizer.core import Core
+from diloco_trainer.synchronizer.enrolled import Enrolled
 from diloco_trainer.synchronizer.finale import Finale
 
 
