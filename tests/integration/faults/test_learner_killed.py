@@ -37,14 +37,18 @@ def small_job(folder: Path):
     )
 
 
-async def kill_when_all_have_merged(run: LocalRun) -> dict[int, int]:
-    """Kills the victim in mid-run; returns each Learner's last known step before that."""
+async def kill_when_all_have_merged(run: LocalRun) -> tuple[Progress, Progress]:
+    """Kills the victim in mid-run; returns what was known before that, and when its replacement trains."""
     async with asyncio.timeout(90):
         while not (progress := run.observed and run.observed.progress) or not ready(progress):
             await asyncio.sleep(0.05)
     (pid,) = run.pids(Role.LEARNER, VICTIM)
     os.kill(pid, signal.SIGKILL)
-    return {row.index: row.step for row in progress.learners}
+    before = progress
+    async with asyncio.timeout(90):
+        while not (progress := run.observed and run.observed.progress) or not replaced(progress):
+            await asyncio.sleep(0.05)
+    return before, progress
 
 
 def ready(progress: Progress) -> bool:
@@ -52,13 +56,21 @@ def ready(progress: Progress) -> bool:
     return len(rows) == 3 and progress.outer_rounds >= 2
 
 
+def replaced(progress: Progress) -> bool:
+    return any((row.index, row.incarnation) == (VICTIM, 2) and row.step > 0 for row in progress.learners)
+
+
 def incarnation(progress: Progress, index: int, number: int) -> LearnerProgress:
     (row,) = [row for row in progress.learners if (row.index, row.incarnation) == (index, number)]
     return row
 
 
-def seconds(rows: list[LearnerProgress], state: LearnerState) -> float:
-    return sum(row.state_seconds[state] for row in rows)
+def passed(before: Progress, after: Progress, state: LearnerState) -> float:
+    """Seconds the survivors spent in a state from the loss until the replacement trained."""
+    return sum(
+        incarnation(after, index, 1).state_seconds[state] - incarnation(before, index, 1).state_seconds[state]
+        for index in (0, 2)
+    )
 
 
 def steps_on_tape(folder: Path, row: LearnerProgress) -> list[int]:
@@ -84,7 +96,7 @@ async def test_survivors_of_a_killed_learner_wait_for_nothing_and_lose_no_step(t
     async with asyncio.timeout(200), asyncio.TaskGroup() as group:
         task = group.create_task(run.run())
         steps = group.create_task(kill_when_all_have_merged(run))
-    outcome, before = task.result(), steps.result()
+    outcome, (before, after) = task.result(), steps.result()
     progress = outcome.snapshot.progress
     assert (outcome.phase, outcome.reason) == (JobPhase.COMPLETE, "StepBudgetReached")
     assert progress is not None
@@ -93,10 +105,10 @@ async def test_survivors_of_a_killed_learner_wait_for_nothing_and_lose_no_step(t
     survivors = [incarnation(progress, index, 1) for index in (0, 2)]
     for survivor in survivors:
         assert survivor.state_seconds[LearnerState.SYNC_WAIT] == 0.0
-        assert survivor.step > before[survivor.index] + 100, "it trained on"
+        assert survivor.step > incarnation(before, survivor.index, 1).step + 100, "it trained on"
         assert steps_on_tape(folder, survivor) == list(range(1, survivor.step + 1)), "no step is lost or done twice"
-    waited = seconds(survivors, LearnerState.SYNC_WAIT) + seconds(survivors, LearnerState.DATA_WAIT)
-    assert waited < 0.01 * seconds(survivors, LearnerState.TRAINING) + 0.2
+    waited = sum(passed(before, after, state) for state in (LearnerState.SYNC_WAIT, LearnerState.DATA_WAIT))
+    assert waited < 0.01 * passed(before, after, LearnerState.TRAINING) + 0.2, "nor for the one that was lost"
     assert set(progress.tokens.discarded) <= {"Fenced"}, (progress.tokens.discarded, what_was_lost(folder))
 
     replacement = incarnation(progress, VICTIM, 2)
