@@ -106,6 +106,8 @@ def _tell_end(
         complain(f"{name}: {outcome.message or outcome.reason}{where}")
     elif status is ExitStatus.INTERRUPTED:
         text = f"stopped; to resume: {shlex.join(resume)}" if resume else "stopped before it began"
+        if outcome.message:  # the stop did not go as asked for
+            console.print(f"note: {outcome.message}", markup=False, soft_wrap=True)
         console.print(text, markup=False, soft_wrap=True)
 
 

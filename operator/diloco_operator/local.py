@@ -37,7 +37,6 @@ LOCAL_IMAGE = "local"
 POLL_SECONDS = 0.5
 
 _FINAL = {ConditionType.COMPLETE: JobPhase.COMPLETE, ConditionType.FAILED: JobPhase.FAILED}
-_RESUMABLE = "a second run with this work folder resumes"
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +231,7 @@ class LocalRun:
                 return LocalOutcome(phase, condition.reason, condition.message, snapshot)
         stopped = find(status.conditions, ConditionType.PROGRESSING)
         message = stopped.message if stopped is not None else ""
-        return LocalOutcome(JobPhase.STOPPED, "Stopped", message or _RESUMABLE, snapshot)
+        return LocalOutcome(JobPhase.STOPPED, "Stopped", message, snapshot)
 
     def _save_progress(self) -> None:
         """For later runs of an ended job; one that cannot be kept is no reason to call this run a failure."""
