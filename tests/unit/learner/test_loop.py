@@ -133,6 +133,14 @@ def test_work_is_asked_for_before_it_runs_out(tmp_path: Path) -> None:
     assert trainer.posted.index(LeaseWanted()) < len(trainer.posted) - 1
 
 
+def test_work_is_not_asked_for_after_every_step(tmp_path: Path) -> None:
+    """A shrinking pool never gives some seconds' worth of steps; then half of the last grant is a good time to ask."""
+    trainer = Trainer(tmp_path)
+    trainer.train(trainer.restored(), [trainer.granted(80)], [trainer.granted(0, exhausted=True)], OVER)
+    assert trainer.core.steps >= 10
+    assert len(trainer.kinds(LeaseWanted)) <= trainer.core.steps / 2 + 1
+
+
 def test_without_work_it_drains_stages_everything_and_says_so(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.train(trainer.restored(), [trainer.granted(4, exhausted=True)], OVER)

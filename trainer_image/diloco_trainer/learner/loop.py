@@ -146,9 +146,13 @@ class TrainingLoop:
             self._idle()
 
     def _ask_for_more(self) -> None:
-        """Before work runs out: some seconds' worth of steps must be left."""
+        """Before work runs out: some seconds' worth of steps must be left, or half of what the last grant made it.
+
+        The pool gives out less and less; asking after every step would only cost a durable record each.
+        """
         step_seconds = self._account.step_seconds or _STOCK_SECONDS
-        stock = self._run.train.batch.sequences * max(1.0, _STOCK_SECONDS / step_seconds)
+        batch = self._run.train.batch.sequences
+        stock = min(batch * max(1.0, _STOCK_SECONDS / step_seconds), max(2 * batch, self._work.full / 2))
         if not self._exhausted and self._work.num_sequences < stock:
             self._link.post(LeaseWanted())
 

@@ -28,6 +28,8 @@ class Work:
     def __init__(self) -> None:
         self._ranges: deque[Range] = deque()
         self.num_sequences = 0
+        self.full = 0
+        """Sequences there were after the last grant."""
 
     def add(self, ranges: Iterable[Range]) -> None:
         """Append a grant."""
@@ -36,6 +38,7 @@ class Work:
                 raise ValueError(f"{part} is empty")
             self._ranges.append(part)
             self.num_sequences += part.num_sequences
+        self.full = self.num_sequences
 
     def take(self, num_sequences: int) -> list[Range]:
         """Up to `num_sequences` from the front, in order; fewer when there are no more."""
@@ -54,4 +57,4 @@ class Work:
     def clear(self) -> None:
         """The lease is void."""
         self._ranges.clear()
-        self.num_sequences = 0
+        self.num_sequences = self.full = 0
