@@ -25,7 +25,7 @@ setup: ## Make .venv with everything needed (done by the other targets by themse
 
 quickstart: setup ## Train a small GPT on this machine with three Learners, one of which gets killed (about two minutes)
 	@$(BIN)/diloco run crds/examples/quickstart.yaml --workdir runs/quickstart-$(STAMP) \
-		--drill kill-learner=1@30s
+		--drill kill-learner=1@30s || { code=$$?; [ $$code -eq 130 ] || exit $$code; } # 130: stopped on purpose
 
 test: setup ## Run the rootless tests: unit, contract, integration
 	@$(PYTEST) tests/unit tests/contract tests/integration
@@ -34,6 +34,7 @@ test-full: verify test ## Run everything there is: verify, then all tests
 
 verify: setup ## Check generated files, lint, types, imports, sizes, links; runs no tests
 	@$(BIN)/python -m diloco_api.crd --check
+	@$(BIN)/python -m diloco_api.manifest_page --check
 	@$(BIN)/python -m diloco_trainer.wire.generate --check
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
@@ -41,8 +42,9 @@ verify: setup ## Check generated files, lint, types, imports, sizes, links; runs
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@PYTHONPATH=tests $(BIN)/python -m checks.run
 
-manifests: setup ## Write the CRD from the models
+manifests: setup ## Write the CRD and the manifest page from the models
 	@$(BIN)/python -m diloco_api.crd
+	@$(BIN)/python -m diloco_api.manifest_page
 
 proto: setup ## Write the gRPC stubs from synchronizer.proto
 	@$(BIN)/python -m diloco_trainer.wire.generate

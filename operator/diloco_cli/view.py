@@ -140,7 +140,10 @@ def waiting_for(status: JobStatus, progress: Progress | None, answers: bool) -> 
         return None
     if progress.tokens.trained == 0:
         return f"{live} Learner{'s' if live > 1 else ''} joined, first inner steps"
-    return "training; the first outer step comes when the pace is known"
+    step = max(learner.job_step for learner in progress.learners)
+    if progress.turns.announced == 0 and progress.turns.interval_seconds is None:
+        return f"training, step {step}: the first outer step comes with the first exchange (syncEvery)"
+    return f"training, step {step}: the first turn has been announced"
 
 
 def _eta(progress: Progress) -> float | None:

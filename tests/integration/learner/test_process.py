@@ -163,7 +163,8 @@ async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path)
             learner.kill()
             await learner.wait()
         await server.close()
-    assert (learner.returncode, errors) == (0, b""), "it ends without taking the interpreter down"
+    complaints = [line for line in errors.splitlines() if b" INFO " not in line]
+    assert (learner.returncode, complaints) == (0, []), "it ends without taking the interpreter down"
     assert "diloco_learner_steps_total" in text
     assert backend.left[0].reason == "Terminated"
     assert backend.left[0].totals.state in {"training", "data_wait"}

@@ -6,6 +6,7 @@ and nothing is decided about rounds.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 
@@ -34,6 +35,8 @@ from diloco_trainer.wire.errors import SynchronizerUnavailable, WireError
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.protocol import PROTOCOL_VERSION
 from diloco_trainer.wire.service import Synchronizer
+
+logger = logging.getLogger(__name__)
 
 
 class Departed(Exception):
@@ -113,6 +116,8 @@ class Session:
     async def _take_part(self) -> None:
         reply = await self._join()
         self._joined = True
+        versions = f"{min(reply.versions, default=0)} to {max(reply.versions, default=0)}"
+        logger.info("joined in epoch %d at job step %d, versions %s", reply.epoch, reply.job_step, versions)
         if reply.started:
             self._started.set()
         self._spawn(self._beat_for_ever(reply.heartbeat_seconds or self._run.timeouts.heartbeat_seconds))
