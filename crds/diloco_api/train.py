@@ -51,7 +51,7 @@ class GptSpec(SpecModel):
 class DataSpec(SpecModel):
     """Where the training text comes from."""
 
-    uri: str = Field(min_length=1, max_length=1024)
+    uri: str = Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")
     """A path or `file://` URI, which may be a glob (`**` crosses folders); `{stdlib}` stands for the folder of the
     Python standard library."""
     format: Literal["text"] = "text"

@@ -61,8 +61,10 @@ def run_job(job: DiLoCoJob, options: RunOptions) -> ExitStatus:
     status = status_of(outcome.snapshot.status.conditions)
     if _began(run):
         return _leave(run, outcome, status, session, options, console)
-    if status is ExitStatus.INTERRUPTED or outcome.reason == Reason.FATAL_EXIT_CODE:
+    if outcome.reason == Reason.FATAL_EXIT_CODE or (status is ExitStatus.INTERRUPTED and not outcome.snapshot.crashed):
         _remove(fresh)
+    elif outcome.snapshot.crashed:
+        complain(f"{job.metadata.name}: the Synchronizer kept crashing: see {_short(options.workdir / 'logs')}")
     _tell_end(job.metadata.name, outcome, status, options, console, resume=())
     return status
 
@@ -79,7 +81,8 @@ def _leave(
     progress, name = outcome.snapshot.progress, session.headline.job
     assert progress is not None, "the run began"
     reason = session.stop_reason or outcome.reason
-    report = make_report(outcome.snapshot.status, progress, session.drills.states, session.elapsed_seconds, reason)
+    status_at_end = outcome.snapshot.status.model_copy(update={"phase": outcome.phase.value})
+    report = make_report(status_at_end, progress, session.drills.states, session.elapsed_seconds, reason)
     if session.was_complete:
         console.print(f"job {name} was Complete already, nothing was run", markup=False)
     keep = session.was_complete and options.report.is_file()

@@ -80,6 +80,9 @@ def main() -> None:
     except _USAGE_ERROR as error:
         complain(f"{_usage(error)} (see diloco run --help)")
         code = ExitStatus.INVALID
+    except OSError as error:  # of a path that was given; what can be said before is said in better words
+        complain(f"{error.filename or 'the run'}: {error.strerror or error}")
+        code = ExitStatus.INVALID
     except KeyboardInterrupt:
         code = ExitStatus.INTERRUPTED
     sys.stdout.flush()

@@ -45,6 +45,7 @@ class Session:
         self.stop_requests = 0
         self.was_complete: bool | None = None
         """The job was Complete before this run; None before the first look."""
+        self._problem = ""
         self._run = run
         self.headline = headline
         self._step_tokens = step_tokens
@@ -86,6 +87,9 @@ class Session:
         observed = self._run.observed
         if self.was_complete is None and observed is not None:
             self.was_complete = is_true(observed.status.conditions, ConditionType.COMPLETE)
+        if observed is not None and observed.problem not in ("", self._problem):
+            self._problem = observed.problem
+            self._say(display, f"trouble: {observed.problem}")
         before = list(self.drills.states)
         if self.stop_requests == 0:
             self._send(self.drills.advance(self._seen(), time.monotonic()), display)

@@ -126,6 +126,9 @@ def waiting_for(status: JobStatus, progress: Progress | None, answers: bool) -> 
     progressing = find(status.conditions, ConditionType.PROGRESSING)
     if is_final(status.conditions) or (progressing is not None and progressing.reason == Reason.STOPPED):
         return None
+    ready = find(status.conditions, ConditionType.SYNCHRONIZER_READY)
+    if not answers and ready is not None and ready.reason == Reason.CRASH_LOOP:
+        return f"the Synchronizer keeps crashing and is started again: {ready.message}"
     if progress is None:
         verb = "waiting for" if status.learner_statuses else "starting"
         return f"{verb} the Synchronizer: importing torch, building version 0"

@@ -177,6 +177,7 @@ class FileHub:
                 update={
                     "uid": str(uuid.uuid4()),
                     "generation": 1,
+                    "resource_version": "",
                     "creation_timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
                 }
             )

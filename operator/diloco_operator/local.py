@@ -16,7 +16,7 @@ from pathlib import Path
 from diloco_api import names
 from diloco_api.accept import problems
 from diloco_api.errors import SpecError, spec_error
-from diloco_api.names import ConditionType, JobPhase, Role
+from diloco_api.names import ConditionType, JobPhase, Reason, Role
 from diloco_api.progress import Progress
 from diloco_api.status import JobStatus
 from diloco_api.timeouts import Timeouts
@@ -55,6 +55,8 @@ class Snapshot:
     """Unix seconds."""
     problem: str = ""
     """Why the job cannot be read or written just now; `status` and `progress` are those of before."""
+    crashed: bool = False
+    """At some time of this run the Synchronizer crashed again and again: its logs are worth keeping."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,10 @@ class LocalRun:
             return outcome
         finally:
             await self._site.close()
-            self._hub.leave()
+            if self._observed is not None and self._observed.crashed:
+                self._hub.close()
+            else:
+                self._hub.leave()
 
     async def _begin(self) -> None:
         """What can go wrong here the user can mend."""
@@ -203,7 +208,10 @@ class LocalRun:
     def _keep(self, done: Pass) -> None:
         heard = done.observed.progress
         known = self._observed.progress if self._observed else self._saved_progress()
-        self._show(Snapshot(done.plan.live, heard or known, heard is not None, done.at))
+        ready = find(done.plan.live.conditions, ConditionType.SYNCHRONIZER_READY)
+        crashed = ready is not None and ready.reason == Reason.CRASH_LOOP
+        crashed |= self._observed is not None and self._observed.crashed
+        self._show(Snapshot(done.plan.live, heard or known, heard is not None, done.at, crashed=crashed))
 
     def _keep_problem(self, problem: str) -> None:
         self._show(replace(self._known(), fresh=False, at=time.time(), problem=problem))
