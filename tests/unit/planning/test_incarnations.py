@@ -36,14 +36,18 @@ def heard(*learners: tuple[int, int]) -> Progress:
     )
 
 
+def row(incarnation: int) -> LearnerStatus:
+    return LearnerStatus(index=1, site="local", incarnation=incarnation, pod_name="pod", state="Running")
+
+
 @pytest.mark.parametrize(
-    ("row", "progress", "newest"),
+    ("known", "progress", "newest"),
     [
         pytest.param(None, None, 0, id="never started"),
-        pytest.param(LearnerStatus(index=1, incarnation=3), None, 3, id="known from the status"),
+        pytest.param(row(3), None, 3, id="known from the status"),
         pytest.param(None, heard((1, 4), (2, 9)), 4, id="known to the Synchronizer alone, the status was lost"),
-        pytest.param(LearnerStatus(index=1, incarnation=3), heard((1, 2)), 3, id="the status is newer"),
+        pytest.param(row(3), heard((1, 2)), 3, id="the status is newer"),
     ],
 )
-def test_no_incarnation_is_used_twice(row: LearnerStatus | None, progress: Progress | None, newest: int) -> None:
-    assert newest_known(1, row, [], progress) == newest
+def test_no_incarnation_is_used_twice(known: LearnerStatus | None, progress: Progress | None, newest: int) -> None:
+    assert newest_known(1, known, [], progress) == newest
