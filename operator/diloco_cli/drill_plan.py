@@ -11,6 +11,7 @@ from typing import Literal
 
 from diloco_cli.drills import Drill, DrillKind
 
+KILLS = (DrillKind.KILL_LEARNER, DrillKind.KILL_SYNCHRONIZER)
 SLOW_PERIOD_SECONDS = 0.6
 SLOW_SHARE = 1 / 3
 """Share of a period in which a slowed Learner runs."""
@@ -90,9 +91,20 @@ class DrillPlan:
             return []
         signals: list[Signal] = []
         for number, state in enumerate(self.states):
+            if state.stage is Stage.WAITING and not self._may_strike(state.drill, _target(state.drill, seen)):
+                continue
             self.states[number], sent = _advance(state, seen, now, now - self._first_step_at)
             signals += sent
         return signals
+
+    def _may_strike(self, drill: Drill, target: ProcessSeen | None) -> bool:
+        """A process dies once, and is frozen or slowed by one drill at a time; later ones wait for their turn."""
+        on_it = {
+            state.stage
+            for state in self.states
+            if state.victim is not None and target is not None and state.victim.pid == target.pid
+        }
+        return Stage.RECOVERING not in on_it and (drill.kind in KILLS or Stage.LASTING not in on_it)
 
     def release(self, seen: Seen) -> list[Signal]:
         """Let everything run again that is still stopped."""
@@ -120,7 +132,7 @@ def _strike(state: DrillState) -> tuple[DrillState, list[Signal]]:
     drill, victim = state.drill, state.victim
     assert victim is not None
     who = "Synchronizer" if drill.target is None else f"Learner {drill.target}"
-    if drill.kind in (DrillKind.KILL_LEARNER, DrillKind.KILL_SYNCHRONIZER):
+    if drill.kind in KILLS:
         why = f"drill: {who} killed (SIGKILL to process {victim.pid})"
         return replace(state, stage=Stage.RECOVERING), [Signal(victim.pid, "SIGKILL", why)]
     verb = "frozen" if drill.kind is DrillKind.FREEZE_LEARNER else "slowed to a third"

@@ -109,3 +109,20 @@ def test_a_drill_the_run_was_too_short_for_has_no_time() -> None:
     drill = plan("kill-learner=1@30s", "kill-synchronizer@0s")
     drill.advance(seen(L1=working(11), synchronizer=working(5)), now=0.0)
     assert [state.drill.title for state in drill.states if state.struck_seconds is None] == ["kill-learner=1"]
+
+
+def test_a_process_dies_once_the_next_kill_waits_for_its_successor() -> None:
+    drill = plan("kill-learner=1@0s", "kill-learner=1@0s", "freeze-learner=1@0s+5s")
+    assert names(drill.advance(seen(L1=working(11)), now=0.0)) == [(11, "SIGKILL")]
+    assert drill.advance(seen(L1=working(11)), now=0.5) == []
+    assert names(drill.advance(seen(L1=working(12, incarnation=2)), now=7.0)) == [(12, "SIGKILL")]
+    assert [state.struck_seconds for state in drill.states] == [0.0, 7.0, None]
+    assert drill.states[0].replaced_after_seconds == 7.0
+
+
+def test_one_drill_at_a_time_stops_a_process_but_a_kill_does_not_wait() -> None:
+    drill = plan("slow-learner=1@0s+6s", "freeze-learner=1@1s+2s", "kill-learner=1@3s")
+    assert names(drill.advance(seen(L1=working(11)), now=0.0)) == [(11, "SIGSTOP")]
+    assert (11, "SIGSTOP") not in names(drill.advance(seen(L1=working(11)), now=1.0))
+    assert (11, "SIGKILL") in names(drill.advance(seen(L1=working(11)), now=3.0))
+    assert drill.states[1].struck_seconds is None
