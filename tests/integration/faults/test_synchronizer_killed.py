@@ -24,6 +24,7 @@ from reference.replay import replay
 from reference.task_inner import TaskInner
 
 KILLS = 4
+STEPS = 2400  # enough that Learners are still at work after the last kill: they train on while nobody serves
 LEARNERS = ("learner-0-1", "learner-1-1")
 CHANGES = {
     "algorithm.syncEvery": 12,
@@ -60,7 +61,7 @@ def adoptions(job: MortalJob) -> int:
 @pytest.mark.timeout(240)
 def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_same_digests(tmp_path) -> None:
     chance = random.Random(int(os.environ.get("DILOCO_TEST_SEED", "20")))
-    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=2, steps=900, changes=CHANGES)
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=2, steps=STEPS, changes=CHANGES)
     with MortalJob(run, tmp_path) as job:
         job.start_synchronizer()
         for index in range(2):
@@ -96,7 +97,7 @@ def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_s
             assert torch.equal(getattr(state, name), getattr(wanted, name)), (name, state.index)
 
     trained = sum(event["kind"] == "step" for name in LEARNERS for event in job.tape(name))
-    assert trained == 2 * 900, "the budget was trained to the last step, none twice"
+    assert trained == 2 * STEPS, "the budget was trained to the last step, none twice"
     totals = TokenLedger.from_json(loaded.control["ledger"]).totals()
     assert totals.trained == trained * 8 * 64
     assert totals.in_flight == 0

@@ -448,7 +448,7 @@ def test_answer_of_nothing_does_not_wait_for_a_learner_that_is_lost_and_not_yet_
     rounds.send(AnsweredNothing(1, 1, 1, 1))
     assert next_deadline(rounds.state, 2.0) == pytest.approx(2.0)
     assert only(Void, rounds.at(3.9, Tick())) == []
-    assert only(Void, rounds.at(4.0, Tick())) == [Void(1, 1, "0 of 1 answers, and no more within 2 steps")]
+    assert only(Void, rounds.at(4.0, Tick())) == [Void(1, 1, "0 of 1 answers, and no more for a while")]
 
 
 def test_answer_to_a_turn_that_never_merged_counts_for_a_later_one() -> None:

@@ -81,14 +81,15 @@ def _judge_everyone(state: RoundState, current: FragmentRound, now: float) -> Ve
 def _judge_lean(state: RoundState, current: FragmentRound, quorum: int, now: float) -> Verdict:
     """A round without its quorum, which late bodies and answers of nothing do not make.
 
-    They must not wait for Learners that are lost and not yet known to be: who is going to answer does so in two steps.
+    They must not wait for Learners that are lost and not yet known to be: who is going to answer does so in two steps,
+    or in the time a body may be under way where that is longer.
     """
     step_seconds = state.median_step_seconds()
     if len(current.answered) < quorum or step_seconds is None:
         return Verdict(False, f"{current.num_counted} of {quorum} answers")
-    patience_ends = current.opened_at + PATIENCE_STEPS * step_seconds
+    patience_ends = current.opened_at + max(PATIENCE_STEPS * step_seconds, state.config.answer_patience)
     if now >= patience_ends:
-        return Verdict(True, f"{current.num_counted} of {quorum} answers, and no more within {PATIENCE_STEPS} steps")
+        return Verdict(True, f"{current.num_counted} of {quorum} answers, and no more for a while")
     return Verdict(False, "the others may still answer", look_again_at=patience_ends)
 
 
