@@ -23,8 +23,8 @@ from reference.processes import Job
 from reference.replay import replay
 from reference.task_inner import TaskInner
 
-KILLS = 4
-STEPS = 2400  # enough that Learners are still at work after the last kill: they train on while nobody serves
+KILLS = 2  # each outage uses up half of the work left: after more of them too little remains to kill in
+STEPS = 900
 LEARNERS = ("learner-0-1", "learner-1-1")
 CHANGES = {
     "algorithm.syncEvery": 12,
