@@ -31,10 +31,7 @@ STEP_SECONDS = 0.002
 
 def decoupled_job() -> RunConfig:
     policy = decoupled({"grace": {"kind": "Fixed", "seconds": 0}, "guard": {"factor": 10.0, "min_samples": 4}})
-    patient = {
-        "timeouts": {"answer_patience_seconds": 600.0}
-    }  # what is held waits for Learner 0, however long it is away
-    return run_config(policy, budget_tokens=10_000_000, replicas=3, changes=patient)
+    return run_config(policy, budget_tokens=10_000_000, replicas=3)
 
 
 @dataclass

@@ -430,27 +430,6 @@ def test_held_body_is_merged_when_nobody_else_is_left_to_answer() -> None:
     assert [[key.index for key in merge.contributions] for merge in merges] == [[1]]
 
 
-def test_held_body_does_not_wait_for_a_learner_that_is_lost_and_not_yet_known_to_be() -> None:
-    rounds = decoupled(0, 1)
-    rounds.send(rounds.body(0, 1, turn=1))
-    (merge,) = only(Merge, rounds.at(3.9, Tick()))
-    rounds.send(rounds.body(1, 1, turn=1, base=0))
-    rounds.done(merge)  # from here on learner 0 says nothing more
-    opened = next(e for t in (4.0, 6.0) for e in only(Announce, rounds.at(t, Tick())) if e.fragment == 1)
-    assert opened.turn == 3
-    assert only(Merge, rounds.at(7.9, Tick())) == []
-    (merge,) = only(Merge, rounds.at(8.0, Tick()))
-    assert [key.index for key in merge.contributions] == [1]
-
-
-def test_answer_of_nothing_does_not_wait_for_a_learner_that_is_lost_and_not_yet_known_to_be() -> None:
-    rounds = decoupled(0, 1)
-    rounds.send(AnsweredNothing(1, 1, 1, 1))
-    assert next_deadline(rounds.state, 2.0) == pytest.approx(2.0)
-    assert only(Void, rounds.at(3.9, Tick())) == []
-    assert only(Void, rounds.at(4.0, Tick())) == [Void(1, 1, "0 of 1 answers, and no more for a while")]
-
-
 def test_answer_to_a_turn_that_never_merged_counts_for_a_later_one() -> None:
     """After a restart of the Synchronizer turns go on; bodies resent for the old ones must not starve the quorum."""
     rounds = decoupled(0)

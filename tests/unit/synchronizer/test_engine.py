@@ -534,7 +534,8 @@ async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path
     assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)
 
 
-async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path: Path) -> None:
+@pytest.mark.parametrize("says_nothing", [False, True], ids=["unanswered", "nothing yet"])
+async def test_a_turn_without_a_body_is_asked_again_with_the_heartbeat(tmp_path: Path, says_nothing: bool) -> None:
     bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
     first, second = await started(bench, 2)
     async with aclosing(first.wire.turns()) as notices:
@@ -544,6 +545,8 @@ async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path
             await learner.heartbeat(step_seconds=1.0)
         bench.advance(2.5)
         turn = (await anext(notices)).turn
+        if says_nothing:
+            await first.nothing(0, turn.number)
         bench.advance(1)
         await first.heartbeat()
         bench.advance(5)

@@ -37,7 +37,6 @@ class RoundConfig:
     scheduling_timeout: float
     deadline_floor: float
     deadline_factor: float
-    answer_patience: float = 1.0
 
 
 def round_config(run: RunConfig) -> RoundConfig:
@@ -60,7 +59,6 @@ def round_config(run: RunConfig) -> RoundConfig:
         scheduling_timeout=times.scheduling_timeout_seconds,
         deadline_floor=times.round_deadline_floor_seconds,
         deadline_factor=times.round_deadline_factor,
-        answer_patience=times.answer_patience_seconds,
     )
 
 
