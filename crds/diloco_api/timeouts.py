@@ -27,6 +27,8 @@ class Timeouts(BaseModel):
     """Least deadline of a synchronous round, counted from its first contribution."""
     round_deadline_factor: float = 3.0
     """The deadline is this many median round times, where that is longer than the floor."""
+    answer_patience_seconds: float = 1.0
+    """A turn without its quorum waits at least this long for answers that are under way."""
     rpc_timeout_seconds: float = 30.0
     """Deadline of one call without payload."""
     heartbeat_timeout_seconds: float = 10.0

@@ -31,7 +31,9 @@ STEP_SECONDS = 0.002
 
 def decoupled_job() -> RunConfig:
     policy = decoupled({"grace": {"kind": "Fixed", "seconds": 0}, "guard": {"factor": 10.0, "min_samples": 4}})
-    return run_config(policy, budget_tokens=10_000_000, replicas=3)
+    # What is held waits for Learner 0, however long it is away.
+    patient = {"timeouts": {"answer_patience_seconds": 600.0}}
+    return run_config(policy, budget_tokens=10_000_000, replicas=3, changes=patient)
 
 
 @dataclass

@@ -44,7 +44,17 @@ def test_interval_is_h_over_p_median_steps() -> None:
     assert turn_interval(100, 8, 0.2, Pace(factor=1.25)) == pytest.approx(100 / 8 * 0.2 * 1.25)
 
 
-def test_pace_lengthens_above_five_percent_and_recovers_after_a_clean_window() -> None:
+def test_pace_is_at_most_eight_times_as_long_and_recovers_within_some_hundred_turns() -> None:
+    pace = Pace()
+    for _ in range(10_000):
+        pace = count_turn(pace, skipped=True)
+    assert pace.factor == 8.0
+    for _ in range(200):
+        pace = count_turn(pace, skipped=False)
+    assert pace.factor == 1.0
+
+
+def test_pace_lengthens_above_five_percent_and_recovers_after_calm_turns() -> None:
     pace = Pace()
     for _ in range(5):
         pace = count_turn(pace, skipped=True)

@@ -34,7 +34,7 @@ from diloco_trainer.algorithm.events import (
     Void,
 )
 from diloco_trainer.algorithm.quorum import effective_quorum
-from diloco_trainer.algorithm.round_state import RoundConfig, RoundState, Stage, initial_state
+from diloco_trainer.algorithm.round_state import RoundConfig, RoundState, Stage, admit, initial_state, start
 from diloco_trainer.algorithm.sync_round import next_deadline, open_turns, step
 
 DECOUPLED = RoundConfig(
@@ -54,6 +54,8 @@ DECOUPLED = RoundConfig(
     scheduling_timeout=300.0,
     deadline_floor=60.0,
     deadline_factor=3.0,
+    answer_patience=1.0,
+    reunion=10.0,
 )
 SYNCHRONOUS = replace(DECOUPLED, num_fragments=1, synchronous=True, grace_gamma=None)
 
@@ -428,6 +430,63 @@ def test_held_body_is_merged_when_nobody_else_is_left_to_answer() -> None:
     rounds.send(Left(0, 1))
     merges = only(Merge, rounds.at(6.0, Tick()) + rounds.at(6.1, Tick()) + rounds.at(8.0, Tick()))
     assert [[key.index for key in merge.contributions] for merge in merges] == [[1]]
+
+
+def test_held_body_does_not_wait_for_a_learner_that_is_lost_and_not_yet_known_to_be() -> None:
+    rounds = decoupled(0, 1)
+    rounds.send(rounds.body(0, 1, turn=1))
+    (merge,) = only(Merge, rounds.at(3.9, Tick()))
+    rounds.send(rounds.body(1, 1, turn=1, base=0))
+    rounds.done(merge)  # from here on learner 0 says nothing more
+    opened = next(e for t in (4.0, 6.0) for e in only(Announce, rounds.at(t, Tick())) if e.fragment == 1)
+    assert opened.turn == 3
+    assert only(Merge, rounds.at(7.9, Tick())) == []
+    (merge,) = only(Merge, rounds.at(8.0, Tick()))
+    assert [key.index for key in merge.contributions] == [1]
+
+
+def test_answer_of_nothing_does_not_wait_for_a_learner_that_is_lost_and_not_yet_known_to_be() -> None:
+    rounds = decoupled(0, 1)
+    rounds.send(AnsweredNothing(1, 1, 1, 1))
+    assert next_deadline(rounds.state, 2.0) == pytest.approx(2.0)
+    assert only(Void, rounds.at(3.9, Tick())) == []
+    assert only(Void, rounds.at(4.0, Tick())) == [Void(1, 1, "0 of 1 answers, and no more for a while")]
+
+
+def restarted(*learners: int) -> Rounds:
+    """A running Decoupled job after a restart of its Synchronizer at 0 s; nobody has come back yet."""
+    rounds = Rounds(DECOUPLED)
+    for index in learners:
+        admit(rounds.state, index, 1, 0.0, restored=True)
+    start(rounds.state)
+    return rounds
+
+
+def test_after_a_restart_turns_wait_until_all_learners_of_before_are_heard() -> None:
+    rounds = restarted(0, 1)
+    rounds.at(1.0)
+    rounds.hear(0)
+    assert only(Announce, rounds.at(6.0, Tick())) == []
+    rounds.hear(1)
+    assert [announced.turn for announced in only(Announce, rounds.at(8.0, Tick()))] == [1]
+
+
+def test_after_a_restart_turns_wait_ten_seconds_for_a_learner_that_does_not_come_back() -> None:
+    rounds = restarted(0, 1)
+    rounds.hear(0)
+    assert next_deadline(rounds.state, 1.0) == pytest.approx(9.0)
+    for second in range(1, 12):
+        rounds.at(float(second), Tick())
+        rounds.hear(0)
+    assert only(Announce, rounds.all_effects) == []
+    assert len(only(Announce, rounds.at(12.0, Tick()))) == 1
+
+
+def test_a_learner_that_joins_after_a_restart_is_not_waited_for() -> None:
+    rounds = restarted(0)
+    rounds.hear(0)
+    rounds.join(1)
+    assert len(only(Announce, rounds.at(2.0, Tick()))) == 1
 
 
 def test_answer_to_a_turn_that_never_merged_counts_for_a_later_one() -> None:

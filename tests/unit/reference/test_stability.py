@@ -38,6 +38,8 @@ ROUNDS = RoundConfig(
     scheduling_timeout=300.0,
     deadline_floor=60.0,
     deadline_factor=3.0,
+    answer_patience=1.0,
+    reunion=10.0,
 )
 
 

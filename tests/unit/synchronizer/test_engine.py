@@ -158,7 +158,7 @@ async def test_two_contributions_of_one_fragment_cannot_be_open(tmp_path: Path) 
 async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_never_overlap(tmp_path: Path) -> None:
     policy = decoupled({"num_fragments": 1, "grace": {"kind": "Fixed", "seconds": 0}})
     bench = Bench(run_config(policy), tmp_path / "state")
-    first, _ = await started(bench, 2)
+    first, second = await started(bench, 2)
     left, leased = bench.engine.control.pool.available, first.leased
     first.train(1000)  # 16 000 tokens, of which it had been leased 3200
     settled = await first.contribute(0, 1)
@@ -175,7 +175,9 @@ async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_
     await first.adopt(settled)
     await first.lease(want=10_000)
     first.train(2)
-    await first.heartbeat()
+    second.wire = after.wire(1)
+    for learner in (first, second):
+        await learner.heartbeat()
     after.advance(2.5)
     await first.contribute(0, 1)
     await first.adopt(await first.resend(0))
@@ -534,8 +536,7 @@ async def test_a_late_body_is_held_and_merged_in_the_next_round_rebased(tmp_path
     assert torch.equal(bench.crashed().engine.fragments[0].theta, bench.engine.fragments[0].theta)
 
 
-@pytest.mark.parametrize("says_nothing", [False, True], ids=["unanswered", "nothing yet"])
-async def test_a_turn_without_a_body_is_asked_again_with_the_heartbeat(tmp_path: Path, says_nothing: bool) -> None:
+async def test_a_turn_left_unanswered_is_asked_again_with_the_heartbeat(tmp_path: Path) -> None:
     bench = Bench(run_config(decoupled({"num_fragments": 1})), tmp_path / "state")
     first, second = await started(bench, 2)
     async with aclosing(first.wire.turns()) as notices:
@@ -545,8 +546,6 @@ async def test_a_turn_without_a_body_is_asked_again_with_the_heartbeat(tmp_path:
             await learner.heartbeat(step_seconds=1.0)
         bench.advance(2.5)
         turn = (await anext(notices)).turn
-        if says_nothing:
-            await first.nothing(0, turn.number)
         bench.advance(1)
         await first.heartbeat()
         bench.advance(5)

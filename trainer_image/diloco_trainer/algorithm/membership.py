@@ -61,7 +61,7 @@ def hear(state: RoundState, event: Heard, now: float) -> Iterator[Effect]:
     if not member.alive:
         yield MarkAlive(member.index, member.incarnation)
     state.members[member.who] = replace(
-        member, last_heard=now, alive=True, step_seconds=event.step_seconds, drained=event.drained
+        member, last_heard=now, alive=True, step_seconds=event.step_seconds, drained=event.drained, restored=False
     )
     if not member.alive:
         expect_where_nobody_is(state, member.who)

@@ -10,6 +10,9 @@ from statistics import median
 
 from diloco_trainer.algorithm.round_state import FragmentRound, RoundConfig, RoundState
 
+PATIENCE_STEPS = 2
+"""Median inner steps a round waits for its quorum once as many Learners have answered in one way or another."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -75,13 +78,28 @@ def _judge_everyone(state: RoundState, current: FragmentRound, now: float) -> Ve
     return Verdict(False, "waiting for everyone expected", look_again_at=deadline)
 
 
+def _judge_lean(state: RoundState, current: FragmentRound, quorum: int, now: float) -> Verdict:
+    """A round without its quorum, which late bodies and answers of nothing do not make.
+
+    They must not wait for Learners that are lost and not yet known to be: who is going to answer does so in two steps,
+    or in the time a body may be under way where that is longer.
+    """
+    step_seconds = state.median_step_seconds()
+    if len(current.answered) < quorum or step_seconds is None:
+        return Verdict(False, f"{current.num_counted} of {quorum} answers")
+    patience_ends = current.opened_at + max(PATIENCE_STEPS * step_seconds, state.config.answer_patience)
+    if now >= patience_ends:
+        return Verdict(True, f"{current.num_counted} of {quorum} answers, and no more for a while")
+    return Verdict(False, "the others may still answer", look_again_at=patience_ends)
+
+
 def _judge_quorum(state: RoundState, current: FragmentRound, now: float) -> Verdict:
     live = state.live_whos()
     if live <= current.answered:
         return Verdict(True, "every live learner answered")
     quorum = quorum_of(state)
     if current.num_counted < quorum or current.quorum_at is None:
-        return Verdict(False, f"{current.num_counted} of {quorum} answers")
+        return _judge_lean(state, current, quorum, now)
     merge_seconds = median(current.merge_seconds) if current.merge_seconds else None
     grace = grace_seconds(
         state.config, state.median_step_seconds(), current.quorum_at - current.opened_at, merge_seconds

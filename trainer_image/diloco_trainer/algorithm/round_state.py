@@ -37,6 +37,8 @@ class RoundConfig:
     scheduling_timeout: float
     deadline_floor: float
     deadline_factor: float
+    answer_patience: float
+    reunion: float  # longest wait for the Learners of before, after a restart
 
 
 def round_config(run: RunConfig) -> RoundConfig:
@@ -59,6 +61,8 @@ def round_config(run: RunConfig) -> RoundConfig:
         scheduling_timeout=times.scheduling_timeout_seconds,
         deadline_floor=times.round_deadline_floor_seconds,
         deadline_factor=times.round_deadline_factor,
+        answer_patience=times.answer_patience_seconds,
+        reunion=2 * times.heartbeat_seconds,
     )
 
 
@@ -82,6 +86,7 @@ class Member:
     step_seconds: float | None = None
     drained: bool = False
     going: GoneReason | None = None  # gone as soon as its accepted bodies have settled
+    restored: bool = False  # known from the log, not heard since
 
     @property
     def who(self) -> Who:
@@ -183,9 +188,9 @@ def initial_state(config: RoundConfig, now: float) -> RoundState:
 # Mutators: they change the state they are given. Replay folds them over the log's records; `step` uses them too.
 
 
-def admit(state: RoundState, index: int, incarnation: int, now: float) -> None:
+def admit(state: RoundState, index: int, incarnation: int, now: float, *, restored: bool = False) -> None:
     """An admission is durable: the incarnation is a live member and the newest of its index."""
-    member = Member(index, incarnation, last_heard=now)
+    member = Member(index, incarnation, last_heard=now, restored=restored)
     state.members[member.who] = member
     state.newest[index] = max(incarnation, state.newest.get(index, 0))
     expect_where_nobody_is(state, member.who)

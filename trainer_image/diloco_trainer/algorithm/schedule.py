@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 SKIP_WINDOW_TURNS = 100
 SKIPPED_SHARE_LIMIT = 0.05
 PACE_STEP = 1.25
-MAX_PACE_FACTOR = 64.0
+MAX_PACE_FACTOR = 8.0
+CALM_TURNS = 20
+"""Turns in a row without a skipped one after which the pace shortens again by a step."""
 
 
 def offset(fragment: int, sync_every: int, num_fragments: int) -> int:
@@ -51,6 +53,7 @@ class Pace:
     skipped: int = 0
     window_turns: int = 0
     window_skipped: int = 0
+    calm_turns: int = 0
 
     @property
     def lengthened(self) -> bool:
@@ -59,19 +62,21 @@ class Pace:
 
 
 def count_turn(pace: Pace, skipped: bool) -> Pace:
-    """Count a turn; at the end of a window of 100 turns more than 5 % skipped ones lengthen the pace by a quarter."""
+    """Count a turn; more than 5 % skipped ones in 100 turns lengthen the pace by a quarter, 20 calm ones undo that."""
     pace = replace(
         pace,
         announced=pace.announced + (not skipped),
         skipped=pace.skipped + skipped,
         window_turns=pace.window_turns + 1,
         window_skipped=pace.window_skipped + skipped,
+        calm_turns=0 if skipped else pace.calm_turns + 1,
     )
     if pace.window_skipped > SKIPPED_SHARE_LIMIT * SKIP_WINDOW_TURNS:
         return replace(pace, factor=min(MAX_PACE_FACTOR, pace.factor * PACE_STEP), window_turns=0, window_skipped=0)
+    if pace.calm_turns >= CALM_TURNS:
+        pace = replace(pace, factor=max(1.0, pace.factor / PACE_STEP), calm_turns=0)
     if pace.window_turns >= SKIP_WINDOW_TURNS:
-        factor = max(1.0, pace.factor / PACE_STEP) if pace.window_skipped == 0 else pace.factor
-        return replace(pace, factor=factor, window_turns=0, window_skipped=0)
+        pace = replace(pace, window_turns=0, window_skipped=0)
     return pace
 
 

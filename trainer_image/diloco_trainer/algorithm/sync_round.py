@@ -61,6 +61,9 @@ def next_deadline(state: RoundState, now: float) -> float | None:
                 times.append(look_again_at)
     if state.stage == Stage.WAITING and state.config.synchronous:
         times.append(state.began_at + state.config.scheduling_timeout)
+    reunion_ends = turns.reunion_ends(state)
+    if reunion_ends is not None and reunion_ends > now:
+        times.append(reunion_ends)
     return max(0.0, min(times) - now) if times else None
 
 

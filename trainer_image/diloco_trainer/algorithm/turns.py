@@ -11,7 +11,7 @@ from diloco_trainer.algorithm.schedule import count_turn, turn_fragment
 def take_turns(state: RoundState, now: float) -> Iterator[Effect]:
     """Announce the turn that is due, or skip it when its fragment's round is still open (never both, never two)."""
     interval = state.interval_seconds()
-    if state.stage != Stage.RUNNING or interval is None:
+    if state.stage != Stage.RUNNING or interval is None or not _reunited(state, now):
         state.next_turn_at = None
         return
     if state.next_turn_at is None:
@@ -30,6 +30,21 @@ def take_turns(state: RoundState, now: float) -> Iterator[Effect]:
         return
     state.rounds[fragment] = open_round(current, turn, now)
     yield Announce(turn, fragment, closing=False, interval_seconds=interval)
+
+
+def reunion_ends(state: RoundState) -> float | None:
+    """Until when turns wait, after a restart, for Learners that have not come back yet; None: for nobody.
+
+    Without it the first one back makes outer steps alone, and another finds itself versions behind a moment later, its
+    stretch lost. Nothing stands still meanwhile but the turns.
+    """
+    missing = any(member.restored for member in state.live())
+    return state.began_at + state.config.reunion if missing else None
+
+
+def _reunited(state: RoundState, now: float) -> bool:
+    ends = reunion_ends(state)
+    return ends is None or now >= ends
 
 
 def open_round(current: FragmentRound, turn: int, now: float) -> FragmentRound:

@@ -181,7 +181,7 @@ def restored_rounds(run: RunConfig, control: Control, now: float) -> RoundState:
     """Membership and rounds as the log left them; silence counts from `now` on."""
     rounds = initial_state(round_config(run), now)
     for item in control.present():
-        admit(rounds, item.index, item.incarnation, now)
+        admit(rounds, item.index, item.incarnation, now, restored=True)
     for index, incarnation in control.newest.items():
         rounds.newest[index] = incarnation
     for item in control.present():  # their bodies, which they were waiting for, went with the old process

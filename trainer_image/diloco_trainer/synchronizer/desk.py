@@ -118,18 +118,16 @@ class Desk:
         return Fenced(f"learner {who[0]} incarnation {who[1]} is fenced: incarnation {newest} was admitted")
 
     def _ask_again(self, who: Who) -> None:
-        """Repeat turns to which this Learner has sent no body for a while.
+        """Repeat turns this Learner has left unanswered for a while.
 
         It takes an open contribution for its answer. When that turns out to have been settled in an earlier round (the
-        notice was lost with a broken stream), nobody else would remind it of the turn. And one that had no step to
-        answer with may have some by now, while those who had are frozen.
+        notice was lost with a broken stream), nobody else would remind it of the turn.
         """
         core = self._core
         patience = core.run.timeouts.heartbeat_seconds
         for turn in open_turns(core.rounds):
             current = core.rounds.rounds[turn.fragment]
-            answered = current.answered if current.closing else current.answered - current.nothings
-            if who not in answered and core.now() - current.opened_at >= patience:
+            if who not in current.answered and core.now() - current.opened_at >= patience:
                 core.notices.tell(who, turn_notice(turn))
 
     def _cannot_join(self, request: pb.JoinRequest) -> WireError | None:
