@@ -71,6 +71,12 @@ FILE_TOKEN = "token"
 """In a Learner's credentials folder: its bearer token."""
 FILE_KEY = "key"
 """In the Synchronizer's credentials folder: the key of the job's tokens."""
+FILE_TLS_CERTIFICATE = "tls.crt"
+"""In both credentials folders: the process's own certificate, PEM."""
+FILE_TLS_KEY = "tls.key"
+"""In both credentials folders: the key of that certificate, PEM."""
+FILE_CA = "ca.crt"
+"""In both credentials folders: the certificates of all CA generations that may have signed the other end's, PEM."""
 FILE_TAPE = "tape.jsonl"
 """In a Learner's scratch folder."""
 FILE_OUTER = "outer.safetensors"
@@ -114,6 +120,16 @@ def config_name(job_name: str, job_uid: str) -> str:
 def address_name(job_name: str, job_uid: str) -> str:
     """ConfigMap with the Synchronizer's addresses."""
     return object_name(job_name, job_uid, "address")
+
+
+def server_name(job_uid: str) -> str:
+    """The name in the Synchronizer's certificate, which every client verifies whatever the address it connects to."""
+    return f"diloco-{job_uid.lower()}.synchronizer.internal"
+
+
+def learner_identity(index: int, incarnation: int) -> str:
+    """Common name of the certificate of one incarnation of one Learner."""
+    return f"learner-{index}-{incarnation}"
 
 
 def label_value(text: str) -> str:
