@@ -76,11 +76,11 @@ def learner_leaf(root: bytes, job_uid: str, index: int, incarnation: int, starte
 def _leaf(root: bytes, job_uid: str, started: int, number: int, who: str, usage: ObjectIdentifier) -> Leaf:
     issuer, issuer_key = _ca(root, job_uid, started, number)
     key = _private_key(root, job_uid, f"{who} {number}")
-    begins = started + number * RENEWAL_SECONDS
+    subject = _name(who, job_uid)
     builder = (
-        _certificate(job_uid, f"{who} {number}", _name(who, job_uid), issuer.subject, key, issuer_key)
-        .not_valid_before(_time(begins - SKEW_SECONDS))
-        .not_valid_after(_time(begins + LEAF_SECONDS))
+        _certificate(_serial(job_uid, f"{who} {number}"), subject, issuer.subject, key, issuer_key)
+        .not_valid_before(_begin(started, number))
+        .not_valid_after(_end(started, number))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -95,15 +95,14 @@ def _leaf(root: bytes, job_uid: str, started: int, number: int, who: str, usage:
 
 @lru_cache(maxsize=256)
 def _ca(root: bytes, job_uid: str, started: int, number: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Holds from when it is first handed out, as the next one, until the last leaf it signed ends."""
+    """Holds as long as the leaves it signs."""
     what = f"CA {number}"
     key = _private_key(root, job_uid, what)
     name = _name(what, job_uid)
-    begins = started + number * RENEWAL_SECONDS
     builder = (
-        _certificate(job_uid, what, name, name, key, key)
-        .not_valid_before(_time(begins - RENEWAL_SECONDS - SKEW_SECONDS))
-        .not_valid_after(_time(begins + LEAF_SECONDS))
+        _certificate(_serial(job_uid, what), name, name, key, key)
+        .not_valid_before(_begin(started, number))
+        .not_valid_after(_end(started, number))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(key_cert_sign=True), critical=True)
     )
@@ -111,16 +110,14 @@ def _ca(root: bytes, job_uid: str, started: int, number: int) -> tuple[x509.Cert
 
 
 def _certificate(
-    job_uid: str,
-    what: str,
+    serial: int,
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
     issuer_key: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
-    """What CA and leaf have in common. A serial number names one certificate of the job."""
+    """What CA and leaf have in common."""
     public, issuer_public = key.public_key(), issuer_key.public_key()
-    serial = int.from_bytes(sha256(f"{job_uid}/{what}".encode()).digest()[:16]) | 1
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -169,8 +166,17 @@ def _derived(root: bytes, job_uid: str, what: str, length: int) -> bytes:
     return HKDF(SHA256(), length, salt=None, info=info).derive(root)
 
 
-def _time(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _serial(job_uid: str, what: str) -> int:
+    """Positive, of 16 bytes; names one certificate of the job."""
+    return int.from_bytes(sha256(f"{job_uid}/{what}".encode()).digest()[:16]) | 1
+
+
+def _begin(started: int, number: int) -> datetime:
+    return datetime.fromtimestamp(started + number * RENEWAL_SECONDS - SKEW_SECONDS, UTC)
+
+
+def _end(started: int, number: int) -> datetime:
+    return datetime.fromtimestamp(started + number * RENEWAL_SECONDS + LEAF_SECONDS, UTC)
 
 
 def _pem(certificate: x509.Certificate) -> str:
