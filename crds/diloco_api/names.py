@@ -28,6 +28,8 @@ LABEL_EXECUTION_ATTEMPT = f"{GROUP}/execution-attempt"
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"
 """Set by a site of local processes: which Deployment a pod is of."""
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
+FINALIZER = f"{GROUP}/teardown"
+"""On a job from before its first object is created until its last one is gone."""
 
 
 PROTOCOL_VERSION = 1

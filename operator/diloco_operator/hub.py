@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -37,6 +37,9 @@ _BEFORE_THE_JOB = frozenset({_LOCK, "operator.log", "lost+found"})
 """May be in a folder that holds no job yet, and so may hidden files."""
 
 
+FinalizerEdit = Literal["add", "remove"]
+
+
 class HubError(Exception):
     """The hub did not answer, or refused."""
 
@@ -45,17 +48,28 @@ class HubConflict(HubError):
     """The job has changed since it was read: read it again."""
 
 
+class HubInvalid(HubError):
+    """The job is kept, but its spec is not one this operator can read. The text names the field."""
+
+
+class HubOutdated(HubError):
+    """What was written is not what is kept: the hub's CRD is older than this operator. The text names a field."""
+
+
 class Hub(Protocol):
     """Where one job is kept."""
 
     async def read_job(self) -> DiLoCoJob | None:
-        """The job as it is now; None when it does not exist (any more)."""
+        """The job as it is now; None when it does not exist (any more). HubInvalid when it is none we can read."""
 
     async def read_key(self) -> bytes:
         """The job's secret key; made when it is asked for the first time."""
 
     async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
         """Replace the status of the job as it was read; HubConflict when it is not that one any more."""
+
+    async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
+        """Hold the job's deletion up, or let it go; HubConflict when it is not the job that was read any more."""
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         """Tell people; `kind` is Normal or Warning."""
@@ -145,6 +159,9 @@ class FileHub:
             return self._write(present.model_copy(update={"status": status}))
         except OSError as error:
             raise HubError(f"{self._job_file}: cannot be written: {error.strerror}") from error
+
+    async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
+        """A work folder is removed by its owner, whatever we think of it: there is nothing to hold up."""
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "type": kind, "reason": reason}

@@ -1,20 +1,29 @@
-"""What every `Hub` promises, run on the fake and on a work folder."""
+"""What every `Hub` promises, run on the fake, on a work folder and on an API server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from builders import job
+from builders import job, manifest
 from diloco_api.status import JobStatus
+from diloco_operator.api import JobRef
 from diloco_operator.hub import FileHub, Hub, HubConflict
+from diloco_operator.kube_hub import KubeHub
 from fakes.hubs import FakeHub
+from fakes.kube_api import FakeApi
 
 
-@pytest.fixture(params=["fake", "file"])
+@pytest.fixture(params=["fake", "file", "kube"])
 async def hub(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Hub]:
     if request.param == "fake":
         yield FakeHub(job())
+        return
+    if request.param == "kube":
+        api, document = FakeApi(), manifest()
+        ref = JobRef("default", document["metadata"]["name"], document["metadata"]["uid"])
+        api.put(ref.path, document)
+        yield KubeHub(api, ref)
         return
     hub = FileHub.open_folder(tmp_path / "work", job())
     yield hub

@@ -1,8 +1,9 @@
 """A hub in memory."""
 
+from diloco_api.names import FINALIZER
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_operator.hub import HubConflict, HubError
+from diloco_operator.hub import FinalizerEdit, HubConflict, HubError
 
 KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -16,6 +17,7 @@ class FakeHub:
         )
         self.writes: list[JobStatus] = []
         self.events: list[tuple[str, str, str]] = []
+        self.finalizer_edits: list[str] = []
         self.refuse = 0
         self.mute = False
 
@@ -36,6 +38,15 @@ class FakeHub:
         self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
         self.writes.append(status)
         return self.job
+
+    async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
+        if self.job is None or self.job.metadata.resource_version != job.metadata.resource_version:
+            raise HubConflict("has changed since it was read")
+        self.finalizer_edits.append(edit)
+        version = str(int(self.job.metadata.resource_version) + 1)
+        finalizers = [FINALIZER] if edit == "add" else []
+        changes = {"resource_version": version, "finalizers": finalizers}
+        self.job = self.job.model_copy(update={"metadata": self.job.metadata.model_copy(update=changes)})
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         if self.mute:

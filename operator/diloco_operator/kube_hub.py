@@ -1,0 +1,226 @@
+"""One job on an API server: read, status, finalizer, Events, root key. Decides nothing about the job.
+
+The status is a merge patch of what differs, nulls for what is gone, guarded by the resource version that was read;
+fields of a newer operator are left alone. What the server then holds is compared with what was sent: a CRD older than
+the operator drops fields silently, and acting on such a status would undo what it cannot remember.
+"""
+
+import base64
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from diloco_api import names
+from diloco_api.errors import first_problem
+from diloco_api.names import ConditionType, Reason
+from diloco_api.status import JobStatus
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.api import JSON_PATCH, MERGE_PATCH, Api, ApiError, Document, JobRef, core_path, find
+from diloco_operator.event_log import EventLog
+from diloco_operator.hub import FinalizerEdit, HubConflict, HubError, HubInvalid, HubOutdated
+from diloco_operator.planning.conditions import with_condition
+
+log = logging.getLogger(__name__)
+
+KEY_FIELD = "key"
+_KEY_BYTES = 32
+
+
+class KubeHub:
+    """One job. Its key is kept in memory, since its Secret may go before the job does."""
+
+    def __init__(self, api: Api, ref: JobRef, *, now: Callable[[], float] = time.time) -> None:
+        self._api = api
+        self._now = now
+        self._ref = ref
+        self._raw: Document = {}
+        self._key = b""
+        self._events = EventLog(api, ref)
+
+    async def read_job(self) -> DiLoCoJob | None:
+        """None also when a new job has taken the name. A job that cannot be read is told so in its status."""
+        found = await find(self._api, self._ref.path)
+        if found is None or found["metadata"].get("uid") != self._ref.uid:
+            return None
+        self._raw = found
+        try:
+            return _parse(found)
+        except HubInvalid as error:
+            if "deletionTimestamp" in found["metadata"]:
+                return _for_teardown(found)
+            await self._tell_invalid(str(error))
+            raise
+
+    async def read_key(self) -> bytes:
+        """From the job's root Secret, POST-created once; empty when a job that is being deleted has none any more."""
+        if self._key:
+            return self._key
+        path = core_path(self._ref.namespace, "secrets", self._secret_name)
+        found = await find(self._api, path)
+        if found is None:
+            if "deletionTimestamp" in self._raw.get("metadata", {}):
+                return b""
+            found = await self._create_key(path)
+        self._check_owner(found)
+        self._key = base64.b64decode(found.get("data", {}).get(KEY_FIELD, ""))
+        if len(self._key) < _KEY_BYTES:
+            self._key = b""
+            raise HubError(f"Secret {self._secret_name}: holds no key of the job")
+        return self._key
+
+    async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
+        """The job as written. HubConflict when it has changed; HubOutdated when the CRD dropped fields."""
+        wanted, before = _dump(status), _dump(job.status)
+        same = self._raw.get("metadata", {}).get("resourceVersion") == job.metadata.resource_version
+        stored = self._raw.get("status", {}) if same else {}
+        patch = {
+            "metadata": {"resourceVersion": job.metadata.resource_version},
+            "status": merge_patch(stored, before, wanted),
+        }
+        written = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
+        self._raw = written
+        dropped = list(missing(wanted, written.get("status", {})))
+        if dropped:
+            raise HubOutdated(f"the CustomResourceDefinition is older than the operator: it drops {dropped[0]}")
+        return _parse(written)
+
+    async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
+        """As the job was read, or HubConflict; other controllers' finalizers stay."""
+        metadata = self._raw.get("metadata", {})
+        if metadata.get("resourceVersion") != job.metadata.resource_version:
+            raise HubConflict(f"job {self._ref}: has changed since it was read")
+        present = metadata.get("finalizers", [])
+        if (names.FINALIZER in present) == (edit == "add"):
+            return
+        change: Document = {"op": edit, "path": "/metadata/finalizers"}
+        if edit == "remove":
+            change["path"] += f"/{present.index(names.FINALIZER)}"
+        elif present:
+            change |= {"path": "/metadata/finalizers/-", "value": names.FINALIZER}
+        else:
+            change["value"] = [names.FINALIZER]
+        version = {"op": "test", "path": "/metadata/resourceVersion", "value": job.metadata.resource_version}
+        self._raw = await self._patch(self._ref.path, [version, change], JSON_PATCH)
+
+    async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
+        await self._events.tell(kind, reason, message)
+
+    async def _tell_invalid(self, problem: str) -> None:
+        metadata = self._raw["metadata"]
+        try:
+            status = JobStatus.model_validate(self._raw.get("status", {}))
+        except ValidationError:
+            status = JobStatus()
+        conditions = with_condition(
+            status.conditions, ConditionType.ACCEPTED, False, Reason.INVALID_SPEC,
+            now=self._now(), generation=metadata.get("generation", 0), message=problem,
+        )  # fmt: skip
+        told = status.model_copy(update={"conditions": list(conditions)})
+        if told == status:
+            return
+        patch = {
+            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+            "status": merge_patch(self._raw.get("status", {}), _dump(status), _dump(told)),
+        }
+        self._raw = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
+
+    @property
+    def resource_version(self) -> str:
+        """The newest that was read or written here."""
+        return str(self._raw.get("metadata", {}).get("resourceVersion", ""))
+
+    @property
+    def _secret_name(self) -> str:
+        return names.object_name(self._ref.name, self._ref.uid, "root")
+
+    async def _create_key(self, path: str) -> Document:
+        owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": self._ref.name, "uid": self._ref.uid}
+        # No label job-uid: what carries it is planned for, and would be removed as surplus.
+        labels = {names.LABEL_JOB_NAME: self._ref.name, "app.kubernetes.io/managed-by": "diloco-operator"}
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self._secret_name, "labels": labels, "ownerReferences": [owner]},
+            "data": {KEY_FIELD: base64.b64encode(secrets.token_hex(_KEY_BYTES).encode()).decode()},
+        }
+        try:
+            return await self._api.request("POST", core_path(self._ref.namespace, "secrets"), secret)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        found = await find(self._api, path)  # another operator was quicker: its key is the job's
+        if found is None:
+            raise HubConflict(f"Secret {self._secret_name}: was made and removed at this moment")
+        return found
+
+    def _check_owner(self, secret: Document) -> None:
+        """A Secret somebody laid down beforehand would be a key somebody knows."""
+        owners = [owner.get("uid") for owner in secret["metadata"].get("ownerReferences", [])]
+        if self._ref.uid not in owners:
+            raise HubError(f"Secret {self._secret_name}: is not the job's own")
+
+    async def _patch(self, path: str, patch: object, content_type: str) -> Document:
+        try:
+            return await self._api.request("PATCH", path, patch, content_type=content_type)
+        except ApiError as error:
+            # A failed `test` of a JSON patch is answered with 422.
+            if error.status == 409 or (content_type == JSON_PATCH and error.status == 422):
+                raise HubConflict(f"job {self._ref}: has changed since it was read") from error
+            raise
+
+
+def merge_patch(stored: Document, before: Document, wanted: Document) -> Document:
+    """RFC 7386: from what the server holds to what is wanted; what was ours before and is gone becomes null."""
+    patch: Document = {name: None for name in before if name not in wanted and name in stored}
+    for name, value in wanted.items():
+        held = stored.get(name)
+        if isinstance(value, dict) and isinstance(held, dict):
+            known = before.get(name)
+            inner = merge_patch(held, known if isinstance(known, dict) else {}, value)
+            if inner:
+                patch[name] = inner
+        elif held != value or name not in stored:
+            patch[name] = value
+    return patch
+
+
+def missing(wanted: Any, held: Any, path: str = "status") -> Iterator[str]:
+    """Paths of the fields that were sent and are not there."""
+    if isinstance(wanted, dict):
+        for name, value in wanted.items():
+            inner = f"{path}.{name}"
+            if not isinstance(held, dict) or name not in held:
+                yield inner
+            else:
+                yield from missing(value, held[name], inner)
+    elif isinstance(wanted, list) and isinstance(held, list):
+        for one, other in zip(wanted, held, strict=False):
+            yield from missing(one, other, f"{path}[]")
+
+
+def _dump(status: JobStatus) -> Document:
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _parse(found: Document) -> DiLoCoJob:
+    try:
+        return DiLoCoJob.model_validate(found)
+    except ValidationError as error:
+        raise HubInvalid(first_problem(error)) from error
+
+
+def _for_teardown(found: Document) -> DiLoCoJob:
+    """A job that must go although its spec cannot be read: what removal needs is in its metadata, status and sites."""
+    spec: Document = {"train": {"data": {"uri": "none"}}, "learners": {"replicas": 1}}
+    sites = {key: found["spec"][key] for key in ("sites",) if key in found.get("spec", {})}
+    status = found.get("status", {})
+    for stand_in in ({"spec": spec | sites}, {"spec": spec}, {"spec": spec, "status": {}}):
+        try:
+            return _parse({**found, "status": status} | stand_in)
+        except HubInvalid:
+            continue
+    raise HubError("a job that is being deleted has neither spec nor status that can be read")
