@@ -10,8 +10,15 @@ STAMP := $(shell date +%Y%m%d-%H%M%S)
 PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
 PYTEST ?= $(BIN)/python -m pytest
 
+TAG ?= dev
+# The image both images are built on; where it cannot be pulled: make base-image, then BASE_IMAGE=localhost/python-base.
+BASE_IMAGE ?= python:3.12-slim
+TORCH_INDEX ?=
+KIND_CLUSTER ?= kind
+
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean
+.PHONY: base-image images images-push kind-load
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +61,18 @@ bench: setup ## Run the benchmarks, results in benchmarks/out (BENCH=--quick for
 	@for script in benchmarks/*.py; do \
 		echo "--- $$script $(BENCH)"; \
 		$(BIN)/python "$$script" --json "benchmarks/out/$$(basename "$$script" .py).json" $(BENCH) || exit 1; done
+
+base-image: ## Make the image localhost/python-base from Debian's packages, for machines that cannot pull one
+	@tests/images/base.sh
+
+images: ## Build the operator and the trainer image (TAG=, BASE_IMAGE=, TORCH_INDEX=, IMAGES=operator)
+	@python3 .ci/images.py build --tag "$(TAG)" --base-image "$(BASE_IMAGE)" --torch-index "$(TORCH_INDEX)" $(IMAGES)
+
+images-push: ## Push both images (REGISTRY=registry.example.com/team, TAG=)
+	@python3 .ci/images.py push --tag "$(TAG)" --registry "$(REGISTRY)" $(IMAGES)
+
+kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
+	@python3 .ci/images.py kind-load --tag "$(TAG)" --cluster "$(KIND_CLUSTER)" $(IMAGES)
 
 clean: ## Remove the virtual environment and caches; keeps runs/
 	rm -rf $(VENV) build *.egg-info crds/*.egg-info operator/*.egg-info trainer_image/*.egg-info
