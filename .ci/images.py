@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("operator", "trainer")
 BASE_IMAGE = "python:3.12-slim"
 OWN_BASE = "localhost/python-base"
-"""Made by tests/images/base.sh where nothing can be pulled."""
+"""Made by `make base-image` where nothing can be pulled."""
 
 
 class Failed(Exception):
@@ -84,11 +84,11 @@ def _build(tool: str, target: str, arguments: argparse.Namespace) -> None:
     if (
         tool == "buildah"
         and base != OWN_BASE
-        and not _quiet("buildah", "pull", "--policy", "ifmissing", _qualified(base))
+        and not _quiet("buildah", "pull", "--policy", "missing", _qualified(base))
     ):
         raise Failed(
-            f"the base image {base} cannot be pulled; name another with BASE_IMAGE=, or make one from Debian's packages: "
-            f"tests/images/base.sh && make images BASE_IMAGE={OWN_BASE}"
+            f"the base image {base} cannot be pulled; name another with BASE_IMAGE=, or make one from Debian's "
+            f"packages: make base-image && make images BASE_IMAGE={OWN_BASE}"
         )
     command = [tool, "build", "--target", target, "--file", str(ROOT / "Dockerfile")]
     command += ["--build-arg", f"BASE_IMAGE={_qualified(base) if tool == 'buildah' else base}"]
