@@ -18,6 +18,7 @@ from reference.inner import Inner
 Key = tuple[int, int, int, int]
 """(index, incarnation, fragment, sequence) of a contribution."""
 Event = dict[str, Any]
+GUARD_REASONS = ("NonFinite", "NormOutlier")
 
 
 class Merge(NamedTuple):
@@ -86,8 +87,7 @@ class Incarnation:
         if published is None:
             return False
         if f in learner.open:
-            settled = self.outcomes[f, self.under_way[f]]
-            stage = learner.settle(f, "merged" if settled["outcome"] == "MERGED" else "lost").stage
+            stage = learner.settle(f, _outcome(self.outcomes[f, self.under_way[f]])).stage
         else:  # it caught up with versions it had no part in: not a step since its adoption, at the stage
             assert learner.c_steps[f] == learner.step_count - event["stage_step"]
             stage = Stage(f, learner.anchors[f], event["stage_step"], 0, 0)
@@ -110,6 +110,13 @@ class Incarnation:
             assert hashlib.sha256(contribution.body).hexdigest() == following["checksum"], "other bytes on the wire"
             self.under_way[f] = following["sequence"]
             self.ready[self.join["index"], self.join["incarnation"], f, following["sequence"]] = contribution
+
+
+def _outcome(settlement: Event) -> str:
+    """A settlement of the tape as what `Learner.settle` calls it."""
+    if settlement["outcome"] == "MERGED":
+        return "merged"
+    return "guard" if settlement["reason"] in GUARD_REASONS else "lost"
 
 
 def replay(

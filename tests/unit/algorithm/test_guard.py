@@ -16,7 +16,7 @@ POLICY = GuardPolicy(factor=10.0, min_samples=8)
 def history(count: int, norm: float = 1.0, c_steps: int = 20) -> NormHistory:
     result = NormHistory()
     for _ in range(count):
-        result = result.with_merged(norm, c_steps, RATE)
+        result = result.with_merged(norm, c_steps, RATE, index=0, incarnation=1)
     return result
 
 
@@ -54,7 +54,7 @@ def test_without_a_policy_any_finite_norm_passes() -> None:
 def test_median_ignores_a_few_wild_samples() -> None:
     mixed = history(6)
     for norm in (1e6, 1e7):
-        mixed = mixed.with_merged(norm, 20, RATE)
+        mixed = mixed.with_merged(norm, 20, RATE, index=0, incarnation=1)
     assert not judge(POLICY, mixed, 11.0, 20, RATE).ok
 
 
@@ -65,7 +65,7 @@ def test_first_movement_after_nothing_but_zeros_passes() -> None:
 def test_history_keeps_the_last_64_and_survives_a_snapshot() -> None:
     full = history(WINDOW, norm=100.0)
     for place in range(40):
-        full = full.with_merged(float(place), place, RATE)
+        full = full.with_merged(float(place), place, RATE, index=0, incarnation=1)
     assert len(full.samples) == WINDOW
     assert full.samples[-1] == (39.0, 39, RATE)
     assert NormHistory.from_json(json.loads(json.dumps(full.to_json()))) == full
@@ -75,7 +75,7 @@ def test_warm_up_makes_no_outliers() -> None:
     """A healthy body at the peak rate among samples made at a hundredth of it."""
     warm = NormHistory()
     for _ in range(20):
-        warm = warm.with_merged(0.01, 20, 1e-5)
+        warm = warm.with_merged(0.01, 20, 1e-5, index=0, incarnation=1)
     assert judge(POLICY, warm, 1.0, 20, 1e-3).ok
     assert not judge(POLICY, warm, 1.0, 20, 1e-5).ok
 
@@ -91,13 +91,30 @@ def test_leftovers_among_the_samples_do_not_open_the_guard() -> None:
     """Residuals sent at rate zero count as made at a tenth of the usual rate, not as infinitely long steps."""
     mixed = history(10)
     for _ in range(9):
-        mixed = mixed.with_merged(0.15, 20, 0.0)
+        mixed = mixed.with_merged(0.15, 20, 0.0, index=0, incarnation=1)
     assert not judge(POLICY, mixed, 15.1, 20, RATE).ok
 
 
 def test_where_no_rate_is_known_norms_are_compared_as_they_are() -> None:
     still = NormHistory()
     for _ in range(10):
-        still = still.with_merged(1.0, 20, 0.0)
+        still = still.with_merged(1.0, 20, 0.0, index=0, incarnation=1)
     assert judge(POLICY, still, 9.9, 20, 0.0).ok
     assert not judge(POLICY, still, 10.1, 20, 0.0).ok
+
+
+def test_what_error_feedback_carries_over_from_a_long_stretch_is_not_held_against_a_short_one() -> None:
+    merged = history(20).with_merged(400.0, 800, RATE, index=3, incarnation=2)
+    carried = merged.norm_before(3, 2)
+    assert carried == 400.0
+    assert not judge(POLICY, merged, 60.0, 1, RATE).ok
+    assert judge(POLICY, merged, 60.0, 1, RATE, carried=carried).ok
+    assert judge(POLICY, merged, 410.0, 20, RATE, carried=carried).ok
+    verdict = judge(POLICY, merged, 410.1, 20, RATE, carried=carried)
+    assert verdict.reason is RefusalReason.NORM_OUTLIER
+    assert "less 400 carried over" in verdict.message
+
+
+def test_nothing_is_carried_over_from_another_learner_or_an_earlier_incarnation() -> None:
+    merged = history(20).with_merged(400.0, 800, RATE, index=3, incarnation=2)
+    assert (merged.norm_before(2, 1), merged.norm_before(3, 3)) == (0.0, 0.0)

@@ -31,7 +31,7 @@ def fragment(index: int, version: int) -> FragmentState:
         index, theta, momentum, published, Version(version, "digest", 0.5, 12.0, 3, 9), deque(maxlen=2)
     )
     state.retained.extend(retained)
-    state.norms = NormHistory(((1.5, 3, 1e-3), (2.5, 4, 2e-3)))
+    state.norms = NormHistory(((1.5, 3, 1e-3), (2.5, 4, 2e-3)), {0: (1, 1.5), 3: (2, 2.5)})
     return state
 
 

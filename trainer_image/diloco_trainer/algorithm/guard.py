@@ -3,15 +3,16 @@
 A norm that is not finite is refused by name. Once enough merged bodies of the fragment are known, a norm above
 factor * median norm * max(1, c_steps / median c_steps) is refused as an outlier: a longer stretch may be longer in
 proportion. Norms are compared per unit of the learning rate they were made with, since an inner step is as long as its
-rate: without that, warm-up would make outliers of healthy bodies, and hide sick ones. Not all of a body shrinks with
-its rate, though: error feedback adds what earlier ones had lost. So a rate counts as no less than the usual one over
-`factor`, which lets any body pass that is no longer than a usual one. Torch-free; the caller computes the norm (before
-any rebasing) and adds merged ones to the history.
+rate: without that, warm-up would make outliers of healthy bodies, and hide sick ones. Not all of a body is its own
+steps' doing, though: error feedback adds what the Learner's body before had lost. That is at most as long as that body
+was, so only what is above its norm is judged (a short stretch after a long outage would be refused otherwise), and a
+rate counts as no less than the usual one over `factor`, which lets any body pass that is no longer than a usual one.
+Torch-free; the caller computes the norm (before any rebasing) and adds merged ones to the history.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from diloco_api.sync_policy import GuardPolicy
@@ -26,17 +27,27 @@ class NormHistory:
     """The last merged bodies of one fragment as (norm, c_steps, mean learning rate), oldest first."""
 
     samples: tuple[tuple[float, int, float], ...] = ()
+    newest: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    """Learner index -> (incarnation, norm) of its last merged body."""
 
-    def with_merged(self, norm: float, c_steps: int, mean_lr: float) -> "NormHistory":
+    def with_merged(self, norm: float, c_steps: int, mean_lr: float, *, index: int, incarnation: int) -> "NormHistory":
         """The history after one more merged body, made in `c_steps` inner steps of mean rate `mean_lr`."""
-        return NormHistory((*self.samples, (norm, c_steps, mean_lr))[-WINDOW:])
+        samples = (*self.samples, (norm, c_steps, mean_lr))[-WINDOW:]
+        return NormHistory(samples, {**self.newest, index: (incarnation, norm)})
 
-    def to_json(self) -> list[list[float]]:
-        return [list(sample) for sample in self.samples]
+    def norm_before(self, index: int, incarnation: int) -> float:
+        """Norm of this incarnation's last merged body; 0 before there is one."""
+        merged_by, norm = self.newest.get(index, (incarnation, 0.0))
+        return norm if merged_by == incarnation else 0.0
+
+    def to_json(self) -> dict[str, list[list[float]]]:
+        newest = [[index, incarnation, norm] for index, (incarnation, norm) in sorted(self.newest.items())]
+        return {"samples": [list(sample) for sample in self.samples], "newest": newest}
 
     @classmethod
-    def from_json(cls, data: Sequence[Sequence[float]]) -> "NormHistory":
-        return cls(tuple((float(norm), int(c_steps), float(mean_lr)) for norm, c_steps, mean_lr in data))
+    def from_json(cls, data: Mapping[str, Sequence[Sequence[float]]]) -> "NormHistory":
+        samples = tuple((float(norm), int(c_steps), float(mean_lr)) for norm, c_steps, mean_lr in data["samples"])
+        return cls(samples, {int(index): (int(incarnation), norm) for index, incarnation, norm in data["newest"]})
 
 
 @dataclass(frozen=True)
@@ -50,10 +61,18 @@ class Verdict:
 _OK = Verdict(True, None, "")
 
 
-def judge(policy: GuardPolicy | None, history: NormHistory, norm: float, c_steps: int, mean_lr: float) -> Verdict:
+def judge(
+    policy: GuardPolicy | None,
+    history: NormHistory,
+    norm: float,
+    c_steps: int,
+    mean_lr: float,
+    *,
+    carried: float = 0.0,
+) -> Verdict:
     """Judge a body by its L2 norm, the inner steps it covers and their mean learning rate.
 
-    Without a policy only finiteness counts.
+    `carried` is the most that error feedback may have added to the norm. Without a policy only finiteness counts.
     """
     if not math.isfinite(norm):
         return Verdict(False, RefusalReason.NON_FINITE, f"norm is {norm}")
@@ -66,10 +85,12 @@ def judge(policy: GuardPolicy | None, history: NormHistory, norm: float, c_steps
         return _OK
     stretch = max(1.0, c_steps / usual_steps) if usual_steps > 0 else 1.0
     limit = policy.factor * usual_norm * stretch
-    found = _per_rate(norm, mean_lr, least_rate)
+    found = _per_rate(max(0.0, norm - carried), mean_lr, least_rate)
     if found > limit:
         parts = f"{policy.factor:g} x median {usual_norm:.4g} x {stretch:.3g} (steps)"
-        message = f"norm {norm:.4g} over {c_steps} steps of rate {mean_lr:.3g} ({found:.4g} per rate) is above {parts}"
+        less = f" less {carried:.4g} carried over" if carried else ""
+        text = f"norm {norm:.4g}{less} over {c_steps} steps of rate {mean_lr:.3g} ({found:.4g} per rate)"
+        message = f"{text} is above {parts}"
         return Verdict(False, RefusalReason.NORM_OUTLIER, message)
     return _OK
 

@@ -244,7 +244,9 @@ class Counter:
         body = body_of(header, inspected)
         core.control.heard((key.index, key.incarnation), header.token_clock)
         norms = core.fragments[key.fragment].norms
-        verdict = guard.judge(core.run.policy.guard, norms, body.norm, body.c_steps, body.mean_lr)
+        policy = core.run.policy
+        carried = norms.norm_before(key.index, key.incarnation) if policy.error_feedback else 0.0
+        verdict = guard.judge(policy.guard, norms, body.norm, body.c_steps, body.mean_lr, carried=carried)
         if inspected.problem or not verdict.ok:
             reason = RefusalReason.NON_FINITE if inspected.problem else verdict.reason
             assert reason is not None
