@@ -19,9 +19,73 @@ class SiteError(Exception):
 
 
 class SiteUnreachable(SiteError):
-    """The site did not answer; what happened there is unknown."""
+    """The site did not answer in time; what happened there is unknown. Its subclasses know why."""
 
     reason = "Timeout"
+
+
+class SiteTCPFailure(SiteUnreachable):
+    """No connection, or it broke."""
+
+    reason = "TCPFailure"
+
+
+class SiteTLSFailure(SiteUnreachable):
+    """Somebody answered who could not prove to be the site, or who wants another certificate of us."""
+
+    reason = "TLSFailure"
+
+
+class SiteDNSFailure(SiteUnreachable):
+    """The site's name has no address."""
+
+    reason = "DNSFailure"
+
+
+class SiteServerError(SiteError):
+    """The site answered with a fault of its own or with something that makes no sense."""
+
+    reason = "ServerError"
+
+
+class SiteBusy(SiteError):
+    """The site asks to be left alone for `retry_after` seconds."""
+
+    reason = "TooManyRequests"
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class SiteUnauthorized(SiteError):
+    """The site does not know our credentials (any more)."""
+
+    reason = "Unauthorized"
+
+
+class SiteForbidden(SiteError):
+    """The site knows us and does not allow this; its subclasses know which rule spoke."""
+
+    reason = "Forbidden"
+
+
+class SiteQuotaExceeded(SiteForbidden):
+    """A ResourceQuota is used up; trying again helps once something has ended."""
+
+    reason = "QuotaExceeded"
+
+
+class SitePodSecurityDenied(SiteForbidden):
+    """The namespace's PodSecurity level does not allow this pod."""
+
+    reason = "PodSecurityDenied"
+
+
+class SiteNamespaceMissing(SiteError):
+    """The site's namespace does not exist or is being deleted."""
+
+    reason = "NamespaceMissing"
 
 
 class SiteConflict(SiteError):
@@ -74,7 +138,10 @@ class Site(Protocol):
         """Name of the site as jobs know it."""
 
     async def list_owned(self, job_uid: str) -> list[Manifest]:
-        """Every object that carries the label `job-uid`, complete or an error. Secrets come without their data."""
+        """Every object that carries the label `job-uid`, complete or an error.
+
+        Secrets come without their data; other objects that only hold data may, too.
+        """
 
     async def create_pod(self, manifest: Manifest) -> Created | AlreadyExists:
         """Create a pod. SiteInvalid when the site cannot run it."""
