@@ -1,4 +1,4 @@
-"""What every way to reach the Synchronizer keeps to: the same calls, the same refusals, in memory and over gRPC."""
+"""What every way to reach the Synchronizer keeps to, in memory, over gRPC, over TLS: the same calls and refusals."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,11 +29,11 @@ def backend() -> FakeBackend:
     return FakeBackend()
 
 
-@pytest.fixture(params=["memory", "grpc"])
+@pytest.fixture(params=["memory", "grpc", "tls"])
 async def exchange(request: pytest.FixtureRequest, backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Exchange]:
-    made: Exchange = (
-        MemoryExchange(backend) if request.param == "memory" else await GrpcExchange.start(backend, tmp_path)
-    )
+    made: Exchange = MemoryExchange(backend)
+    if request.param != "memory":
+        made = await GrpcExchange.start(backend, tmp_path, tls=request.param == "tls")
     yield made
     await made.close()
 

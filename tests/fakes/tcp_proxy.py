@@ -25,8 +25,10 @@ class Connection:
 class TcpProxy:
     """`async with TcpProxy(port) as proxy:` relays `proxy.port` to `port` on loopback."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, seen: bytearray | None = None) -> None:
+        """All bytes of both directions are added to `seen`."""
         self._target_port = target_port
+        self._seen = seen
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections: list[Connection] = []
@@ -61,12 +63,19 @@ class TcpProxy:
             connection.flowing.set()
         self.connections.append(connection)
         for source, sink, up in ((reader, far_writer, True), (far_reader, writer, False)):
-            task = asyncio.create_task(_relay(connection, source, sink, up=up))
+            task = asyncio.create_task(_relay(connection, source, sink, up=up, seen=self._seen))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
 
-async def _relay(connection: Connection, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, up: bool) -> None:
+async def _relay(
+    connection: Connection,
+    source: asyncio.StreamReader,
+    sink: asyncio.StreamWriter,
+    *,
+    up: bool,
+    seen: bytearray | None,
+) -> None:
     with suppress(OSError):
         while data := await source.read(65536):
             await connection.flowing.wait()
@@ -74,6 +83,8 @@ async def _relay(connection: Connection, source: asyncio.StreamReader, sink: asy
                 connection.up_bytes += len(data)
             else:
                 connection.down_bytes += len(data)
+            if seen is not None:
+                seen += data
             sink.write(data)
             await sink.drain()
     connection.cut()

@@ -30,7 +30,9 @@ from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.link import Link
 from diloco_trainer.wire.protocol import AUTHORIZATION_KEY, BEARER, CONTINUE_KEY
+from diloco_trainer.wire.reach import Reachability
 from diloco_trainer.wire.service import PullItem
+from diloco_trainer.wire.tls import ClientTls
 
 _CONNECTION_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 
@@ -48,17 +50,18 @@ class SynchronizerClient:
         *,
         rng: random.Random,
         timeouts: Timeouts,
-        credentials: grpc.ChannelCredentials | None = None,
+        tls: ClientTls | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`addresses` is the file with one host:port a line, read again before each new connection.
 
-        A call that may be repeated is, for `call_retry_seconds`, before SynchronizerUnavailable is raised. No
-        credentials: loopback only.
+        A call that may be repeated is, for `call_retry_seconds`, before SynchronizerUnavailable is raised. Without
+        TLS: loopback only.
         """
-        self._control = Link(addresses, credentials)
-        self._bulk = Link(addresses, credentials)
+        self._control = Link(addresses, tls)
+        self._bulk = Link(addresses, tls)
+        self._reach = Reachability(addresses, tls) if tls is not None else None
         self._metadata = ((AUTHORIZATION_KEY, BEARER + token),)
         self._rng = rng
         self._timeouts = timeouts
@@ -67,7 +70,11 @@ class SynchronizerClient:
         self._closed = False
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        return await self._repeated(lambda: self._short(lambda stub: stub.Join, request))
+        """Raises CertificateRefused when the two ends have never trusted each other and will not."""
+        reply = await self._repeated(lambda: self._knock(request))
+        if self._reach is not None:
+            self._reach.admitted = True
+        return reply
 
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
         """One attempt within the heartbeat's own deadline."""
@@ -122,6 +129,15 @@ class SynchronizerClient:
         self._closed = True
         await self._control.close()
         await self._bulk.close()
+
+    async def _knock(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """One attempt to join; its failure says why the Synchronizer was not reached."""
+        try:
+            return await self._short(lambda stub: stub.Join, request)
+        except SynchronizerUnavailable as error:
+            if self._reach is None:
+                raise
+            raise await self._reach.explain(error) from error
 
     async def _short(
         self,

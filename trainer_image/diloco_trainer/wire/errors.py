@@ -82,6 +82,12 @@ class Unauthenticated(WireError):
     reason = Reason.UNAUTHENTICATED
 
 
+class CertificateRefused(WireError):
+    """One end does not accept the other's certificate, found out by the Learner; waiting does not mend it."""
+
+    reason = Reason.UNAUTHENTICATED
+
+
 class Fenced(WireError):
     """A newer incarnation of this index was admitted: end."""
 

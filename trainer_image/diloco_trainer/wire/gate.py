@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from diloco_api.names import learner_identity
 from diloco_api.tokens import Identity, TokenError, read_token
 from diloco_trainer.wire.errors import ProtocolMismatch, Reason, Refused, Unauthenticated
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
@@ -32,6 +33,14 @@ class Gate:
             raise Unauthenticated(str(error)) from error
         self._same_job(identity.job_uid)
         return identity
+
+    def holder(self, identity: Identity, common_name: str) -> None:
+        """The certificate of a connection is that of the incarnation whose token its calls carry."""
+        if common_name != learner_identity(identity.index, identity.incarnation):
+            raise Unauthenticated(
+                f"the token was made for learner {identity.index} incarnation {identity.incarnation}, "
+                f"the certificate for {common_name!r}; both are in one Secret"
+            )
 
     def speaker(self, identity: Identity, index: int, incarnation: int) -> None:
         """A message speaks only of the incarnation its token was made for."""

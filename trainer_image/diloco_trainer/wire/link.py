@@ -1,6 +1,6 @@
 """One connection of a client, replaced when it fails: reads the address list before each and goes round it.
 
-Knows nothing of the calls made over it.
+With TLS the certificates are read again as well. Knows nothing of the calls made over it.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ import grpc
 from diloco_trainer.wire.errors import SynchronizerUnavailable
 from diloco_trainer.wire.gen import synchronizer_pb2_grpc as rpc
 from diloco_trainer.wire.protocol import CHANNEL_OPTIONS, LOOPBACK_OPTIONS, is_loopback, split_address
+from diloco_trainer.wire.tls import ClientTls
 
 
 def read_addresses(path: Path) -> list[str]:
@@ -30,9 +31,9 @@ def read_addresses(path: Path) -> list[str]:
 class Link:
     """At most one channel at a time; two links never share a connection."""
 
-    def __init__(self, addresses: Path, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, addresses: Path, tls: ClientTls | None) -> None:
         self._addresses = addresses
-        self._credentials = credentials
+        self._tls = tls
         self._failures = 0
         self._channel: grpc.aio.Channel | None = None
         self._stub: rpc.SynchronizerAsyncStub | None = None
@@ -62,8 +63,9 @@ class Link:
     def _open(self, address: str) -> grpc.aio.Channel:
         loopback = is_loopback(split_address(address)[0])
         options = CHANNEL_OPTIONS + (LOOPBACK_OPTIONS if loopback else [])
-        if self._credentials is not None:
-            return grpc.aio.secure_channel(address, self._credentials, options)
+        if self._tls is not None:
+            secure = [*options, *self._tls.channel_options()]
+            return grpc.aio.secure_channel(address, self._tls.channel_credentials(), secure)
         if not loopback:
             raise SynchronizerUnavailable(f"{self._addresses}: {address} is not on this machine, which needs TLS")
         return grpc.aio.insecure_channel(address, options)

@@ -38,6 +38,7 @@ from diloco_trainer.wire.protocol import (
     is_loopback,
 )
 from diloco_trainer.wire.service import PullItem, SynchronizerBackend
+from diloco_trainer.wire.tls import Credentials, common_name, server_credentials
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _UploadKey: TypeAlias = tuple[int, int, int]  # index, incarnation, fragment
@@ -62,23 +63,26 @@ async def serve(
     port: int,
     key: bytes,
     job_uid: str,
-    credentials: grpc.ServerCredentials | None = None,
+    tls: Credentials | None = None,
     idle_seconds: float = 2 * Timeouts().transfer_idle_seconds,
 ) -> RunningServer:
-    """Serve `backend` on `host:port` (0: any free port). Without credentials on a loopback address only.
+    """Serve `backend` on `host:port` (0: any free port). Without TLS on a loopback address only.
 
-    Raises PortInUse when the address cannot be bound. A sender of payload silent for `idle_seconds` is given up.
+    With `tls`, callers need a certificate of the incarnation whose token they carry. A sender of payload silent for
+    `idle_seconds` is given up. Raises PortInUse when the address cannot be bound, OSError when the files of `tls`
+    cannot be read.
     """
-    if credentials is None and not is_loopback(host):
-        raise ValueError(f"{host}: without TLS credentials the Synchronizer binds loopback addresses only")
+    if tls is None and not is_loopback(host):
+        raise ValueError(f"{host}: without TLS the Synchronizer binds loopback addresses only")
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    rpc.add_SynchronizerServicer_to_server(_Servicer(backend, Gate(key, job_uid), idle_seconds), server)
+    servicer = _Servicer(backend, Gate(key, job_uid), idle_seconds, with_certificates=tls is not None)
+    rpc.add_SynchronizerServicer_to_server(servicer, server)
     address = f"{host}:{port}"
     try:
-        if credentials is None:
+        if tls is None:
             bound = server.add_insecure_port(address)
         else:
-            bound = server.add_secure_port(address, credentials)
+            bound = server.add_secure_port(address, server_credentials(tls))
     except RuntimeError as error:
         raise PortInUse(f"synchronizer port {address}: {why_not_bound(host, port)}") from error
     await server.start()
@@ -96,9 +100,12 @@ def why_not_bound(host: str, port: int) -> str:
 
 
 class _Servicer(rpc.SynchronizerServicer):
-    def __init__(self, backend: SynchronizerBackend, gate: Gate, idle_seconds: float) -> None:
+    def __init__(
+        self, backend: SynchronizerBackend, gate: Gate, idle_seconds: float, *, with_certificates: bool
+    ) -> None:
         self._backend = backend
         self._gate = gate
+        self._with_certificates = with_certificates
         self._idle_seconds = idle_seconds
         self._uploads: dict[_UploadKey, asyncio.Timeout] = {}
         self._locks: WeakValueDictionary[_UploadKey, asyncio.Lock] = WeakValueDictionary()  # kept by who uses them
@@ -148,7 +155,10 @@ class _Servicer(rpc.SynchronizerServicer):
     def _identify(self, context: _Context) -> Identity:
         values = [value for key, value in context.invocation_metadata() or () if key == AUTHORIZATION_KEY]
         only = values[0] if len(values) == 1 else None
-        return self._gate.identify(only if isinstance(only, str) else None)
+        identity = self._gate.identify(only if isinstance(only, str) else None)
+        if self._with_certificates:
+            self._gate.holder(identity, common_name(context.auth_context()))
+        return identity
 
     async def _contribution(
         self, identity: Identity, parts: AsyncIterator[pb.ContributionPart], context: _Context
