@@ -6,7 +6,7 @@ Used alike by operator and CLI. Pure: the caller chooses ports and writes the re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diloco_api import names, rules, sync_policy, train
+from diloco_api import names, pod_template, rules, sites, sync_policy, synchronizer, train
 from diloco_api.errors import Problem, spec_error
 from diloco_api.model_size import ModelShape, gpt_shape
 from diloco_api.names import Reason
@@ -46,7 +46,7 @@ class Resolved:
 
 def problems(job: DiLoCoJob) -> list[Problem]:
     """Every broken rule of a job, in the order of its fields; empty: it can be accepted, or go on as it was edited."""
-    return [*_broken(job.spec), *_broken_edit(job)]
+    return [*_broken(job.spec, job.metadata.namespace), *_broken_edit(job)]
 
 
 def resolve_job(job: DiLoCoJob) -> Resolved:
@@ -113,7 +113,7 @@ def _budget(spec: JobSpec, sync_every: int, shape: ModelShape) -> tuple[int, Rea
     return default if spec.budget.tokens is None else spec.budget.tokens, Reason.TOKEN_BUDGET_REACHED
 
 
-def _broken(spec: JobSpec) -> Iterator[Problem]:
+def _broken(spec: JobSpec, namespace: str) -> Iterator[Problem]:
     shape = gpt_shape(spec.train)
     replicas, most = spec.learners.replicas, _max_learners(spec)
     yield from sync_policy.problems(spec.algorithm, replicas=replicas, max_learners=most, shape=shape)
@@ -124,7 +124,11 @@ def _broken(spec: JobSpec) -> Iterator[Problem]:
         yield Problem("spec.learners.replicas", f"{replicas}", rule)
     if replicas > most:
         yield Problem("spec.learners.replicas", f"{replicas}", f"{rules.REPLICAS_AT_MOST_MAX} ({most})")
-    yield from _broken_ports(spec)
+    remote = any(not site.is_hub for site in spec.sites)
+    yield from synchronizer.problems(spec.synchronizer, remote)
+    yield from pod_template.problems(spec.synchronizer.template, "spec.synchronizer.template")
+    yield from pod_template.problems(spec.learners.template, "spec.learners.template")
+    yield from sites.problems(spec.sites, namespace, most, replicas)
 
 
 def _broken_edit(job: DiLoCoJob) -> Iterator[Problem]:
@@ -144,12 +148,3 @@ def _broken_budget(spec: JobSpec, shape: ModelShape) -> Iterator[Problem]:
     if tokens > MAX_BUDGET_TOKENS:
         path = ".".join(["spec.budget", *given])
         yield Problem(path, f"{tokens} tokens", rules.BUDGET_TOO_LARGE)
-
-
-def _broken_ports(spec: JobSpec) -> Iterator[Problem]:
-    seen: dict[int, str] = {}
-    for name, port in spec.synchronizer.model_dump(by_alias=True, exclude_none=True).items():
-        if port in seen:
-            rule = f"{rules.PORTS_DIFFER} ({seen[port]} has it)"
-            yield Problem(f"spec.synchronizer.{name}", f"{port}", rule)
-        seen[port] = name

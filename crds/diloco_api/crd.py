@@ -28,7 +28,7 @@ _ALLOWED = (
     "minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum",
     "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
     "x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields", _RULES,
-    "required", "properties", "items",
+    "required", "properties", "additionalProperties", "maxProperties", "items",
 )  # fmt: skip
 _COLUMNS = (
     ("State", "string", ".status.phase", 0, "What the job is doing"),
@@ -164,9 +164,11 @@ def _without_null(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _simplify_defaults(properties: Mapping[str, Schema]) -> None:
-    """An object's default is written out, as rules are tried on it as it stands; empty lists and texts are absent."""
+    """An object's default is written out, as rules are tried on it as it stands; empty lists, maps, texts are absent."""
     for child in properties.values():
-        if isinstance(child.get("default"), dict):
+        if "additionalProperties" in child:
+            child.pop("default", None)
+        elif isinstance(child.get("default"), dict):
             child["default"] = {
                 name: member["default"] for name, member in child["properties"].items() if "default" in member
             }
@@ -186,6 +188,10 @@ def _check(path: str, node: Schema) -> None:
         assert node.keys() & {"maxLength", "enum", "format"}, f"{path}: a string without maxLength"
     if node.get("type") == "array":
         assert "maxItems" in node, f"{path}: a list without maxItems"
+    if "additionalProperties" in node:
+        bounded = "maxProperties" in node and "maxLength" in node["additionalProperties"]
+        assert bounded, f"{path}: a map without bounds"
+        assert "properties" not in node, f"{path}: a map with fields"
     if node.get("type") == "integer":
         assert "maximum" in node or path.startswith(".status"), f"{path}: an integer without an upper bound"
     for name, child in node.get("properties", {}).items():

@@ -25,6 +25,8 @@ LABEL_SITE = f"{GROUP}/site"
 LABEL_LEARNER_INDEX = f"{GROUP}/learner-index"
 LABEL_INCARNATION = f"{GROUP}/incarnation"
 LABEL_EXECUTION_ATTEMPT = f"{GROUP}/execution-attempt"
+LABEL_ORIGIN = f"{GROUP}/origin"
+"""Which installation of the operator made an object: two of them never touch each other's."""
 LABEL_DEPLOYMENT = f"{GROUP}/deployment"
 """Set by a site of local processes: which Deployment a pod is of."""
 ANNOTATION_SPEC_HASH = f"{GROUP}/spec-hash"
@@ -45,6 +47,10 @@ class Role(StrEnum):
 
 LOCAL_SITE = "local"
 """Name of the one site of a local run."""
+HUB_SITE = "hub"
+"""Name of the cluster the job is in, unless `spec.sites` gives it another one."""
+DEFAULT_POOL = "default"
+"""Name of the one node pool of a site that lists none."""
 
 # --- what a process is given --------------------------------------------------------------------------------------
 
@@ -110,8 +116,23 @@ def learner_name(job_name: str, job_uid: str, index: int, incarnation: int) -> s
 
 
 def synchronizer_name(job_name: str, job_uid: str) -> str:
-    """Deployment, Service, Secret and PersistentVolumeClaim of the Synchronizer."""
+    """Deployment, Service, Secret, PersistentVolumeClaim and policies of the Synchronizer."""
     return object_name(job_name, job_uid, "synchronizer")
+
+
+def external_name(job_name: str, job_uid: str) -> str:
+    """Service by which Learners of other clusters reach the Synchronizer."""
+    return object_name(job_name, job_uid, "external")
+
+
+def learners_name(job_name: str, job_uid: str) -> str:
+    """NetworkPolicy of a site's Learners."""
+    return object_name(job_name, job_uid, "learners")
+
+
+def mirror_name(job_name: str, job_uid: str, name: str) -> str:
+    """Copy of a propagated Secret or ConfigMap at another site: several jobs may share its namespace."""
+    return object_name(job_name, job_uid, name)
 
 
 def config_name(job_name: str, job_uid: str) -> str:
@@ -166,6 +187,7 @@ class LearnerPhase(StrEnum):
     """`status.learnerStatuses[].state`."""
 
     PENDING = "Pending"  # committed, not running yet
+    UNKNOWN = "Unknown"  # its site cannot be reached any more, and it is unheard
     STARTING = "Starting"  # its pod runs, the Synchronizer has not heard it
     RUNNING = "Running"  # heard
     STALLED = "Stalled"  # its pod runs, but it is unheard for too long
@@ -176,6 +198,8 @@ class LearnerPhase(StrEnum):
 
 
 class ConditionType(StrEnum):
+    """Of a job."""
+
     ACCEPTED = "Accepted"
     SYNCHRONIZER_READY = "SynchronizerReady"
     QUORUM_MET = "QuorumMet"
@@ -185,17 +209,30 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
 
 
+class SiteConditionType(StrEnum):
+    """Of one site of a job."""
+
+    REACHABLE = "Reachable"
+    ELIGIBLE = "Eligible"
+    SYNCHRONIZER_REACHABLE = "SynchronizerReachable"
+
+
 class Reason(StrEnum):
-    """Closed set of condition reasons; `CONDITION_REASONS` says which go where."""
+    """Closed set of condition reasons; `CONDITION_REASONS` and `SITE_CONDITION_REASONS` say which go where."""
 
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
+    CREDENTIALS_INVALID = "CredentialsInvalid"
+    CRD_OUTDATED = "CRDOutdated"
     READY = "Ready"
     PENDING = "Pending"
+    ADDRESS_PENDING = "AddressPending"
     CRASH_LOOP = "CrashLoop"
     RESTORING_STATE = "RestoringState"
+    POD_SECURITY_DENIED = "PodSecurityDenied"
     ENOUGH_LEARNERS = "EnoughLearners"
     TOO_FEW_LEARNERS = "TooFewLearners"
+    ALL_SITES_UNREACHABLE = "AllSitesUnreachable"
     OUTER_STEP_ADVANCING = "OuterStepAdvancing"
     WAITING_FOR_QUORUM = "WaitingForQuorum"
     NO_OUTER_STEP_SINCE = "NoOuterStepSince"
@@ -203,6 +240,11 @@ class Reason(StrEnum):
     FINISHED = "Finished"
     LEARNERS_MISSING = "LearnersMissing"
     LEARNER_PARKED = "LearnerParked"
+    SITE_UNREACHABLE = "SiteUnreachable"
+    REPLACEMENT_UNSCHEDULABLE = "ReplacementUnschedulable"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    SITE_REFUSES = "SiteRefuses"
     AS_DESIRED = "AsDesired"
     TOKEN_BUDGET_REACHED = "TokenBudgetReached"
     STEP_BUDGET_REACHED = "StepBudgetReached"
@@ -211,24 +253,69 @@ class Reason(StrEnum):
     RESTART_BUDGET_EXHAUSTED = "RestartBudgetExhausted"
     FATAL_EXIT_CODE = "FatalExitCode"
     STATE_LOST = "StateLost"
+    CONNECTED = "Connected"
+    TIMEOUT = "Timeout"
+    TCP_FAILURE = "TCPFailure"
+    TLS_FAILURE = "TLSFailure"
+    DNS_FAILURE = "DNSFailure"
+    UNAUTHORIZED = "Unauthorized"
+    FORBIDDEN = "Forbidden"
+    SERVER_ERROR = "ServerError"
+    CLUSTER_IDENTITY_CHANGED = "ClusterIdentityChanged"
+    SAME_CLUSTER = "SameCluster"
+    SECRET_MISSING = "SecretMissing"
+    SECRET_INVALID = "SecretInvalid"
+    OK = "Ok"
+    COOLING_DOWN = "CoolingDown"
+    NO_QUOTA = "NoQuota"
+    NO_FIT = "NoFit"
+    NAMESPACE_MISSING = "NamespaceMissing"
+    CONFIG_ERROR = "ConfigError"
+    HEARTBEATS_STALE = "HeartbeatsStale"
 
 
-CONDITION_REASONS: Mapping[ConditionType, tuple[frozenset[Reason], frozenset[Reason]]] = {
-    ConditionType.ACCEPTED: (frozenset({Reason.VALID}), frozenset({Reason.INVALID_SPEC})),
+_Reasons = tuple[frozenset[Reason], frozenset[Reason]]
+CONDITION_REASONS: Mapping[ConditionType, _Reasons] = {
+    ConditionType.ACCEPTED: (
+        frozenset({Reason.VALID}),
+        frozenset({Reason.INVALID_SPEC, Reason.CREDENTIALS_INVALID, Reason.CRD_OUTDATED}),
+    ),
     ConditionType.SYNCHRONIZER_READY: (
         frozenset({Reason.READY}),
-        frozenset({Reason.PENDING, Reason.CRASH_LOOP, Reason.RESTORING_STATE, Reason.STOPPED, Reason.FINISHED}),
+        frozenset(
+            {
+                Reason.PENDING,
+                Reason.ADDRESS_PENDING,
+                Reason.CRASH_LOOP,
+                Reason.RESTORING_STATE,
+                Reason.POD_SECURITY_DENIED,
+                Reason.QUOTA_EXCEEDED,
+                Reason.IMAGE_PULL_FAILED,
+                Reason.STOPPED,
+                Reason.FINISHED,
+            }
+        ),
     ),
     ConditionType.QUORUM_MET: (
         frozenset({Reason.ENOUGH_LEARNERS}),
-        frozenset({Reason.TOO_FEW_LEARNERS, Reason.STOPPED, Reason.FINISHED}),
+        frozenset({Reason.TOO_FEW_LEARNERS, Reason.ALL_SITES_UNREACHABLE, Reason.STOPPED, Reason.FINISHED}),
     ),
     ConditionType.PROGRESSING: (
         frozenset({Reason.OUTER_STEP_ADVANCING}),
         frozenset({Reason.WAITING_FOR_QUORUM, Reason.NO_OUTER_STEP_SINCE, Reason.STOPPED, Reason.FINISHED}),
     ),
     ConditionType.DEGRADED: (
-        frozenset({Reason.LEARNERS_MISSING, Reason.LEARNER_PARKED}),
+        frozenset(
+            {
+                Reason.LEARNERS_MISSING,
+                Reason.LEARNER_PARKED,
+                Reason.SITE_UNREACHABLE,
+                Reason.REPLACEMENT_UNSCHEDULABLE,
+                Reason.QUOTA_EXCEEDED,
+                Reason.IMAGE_PULL_FAILED,
+                Reason.SITE_REFUSES,
+            }
+        ),
         frozenset({Reason.AS_DESIRED, Reason.STOPPED, Reason.FINISHED}),
     ),
     ConditionType.COMPLETE: (
@@ -248,3 +335,44 @@ CONDITION_REASONS: Mapping[ConditionType, tuple[frozenset[Reason], frozenset[Rea
     ),
 }
 """Reasons with which a condition may be True, and those with which it may be False."""
+
+SITE_CONDITION_REASONS: Mapping[SiteConditionType, _Reasons] = {
+    SiteConditionType.REACHABLE: (
+        frozenset({Reason.CONNECTED}),
+        frozenset(
+            {
+                Reason.TIMEOUT,
+                Reason.TCP_FAILURE,
+                Reason.TLS_FAILURE,
+                Reason.DNS_FAILURE,
+                Reason.UNAUTHORIZED,
+                Reason.FORBIDDEN,
+                Reason.SERVER_ERROR,
+                Reason.CLUSTER_IDENTITY_CHANGED,
+                Reason.SAME_CLUSTER,
+                Reason.SECRET_MISSING,
+                Reason.SECRET_INVALID,
+            }
+        ),
+    ),
+    SiteConditionType.ELIGIBLE: (
+        frozenset({Reason.OK}),
+        frozenset(
+            {
+                Reason.COOLING_DOWN,
+                Reason.NO_QUOTA,
+                Reason.NO_FIT,
+                Reason.NAMESPACE_MISSING,
+                Reason.FORBIDDEN,
+                Reason.POD_SECURITY_DENIED,
+                Reason.IMAGE_PULL_FAILED,
+                Reason.CONFIG_ERROR,
+            }
+        ),
+    ),
+    SiteConditionType.SYNCHRONIZER_REACHABLE: (
+        frozenset({Reason.CONNECTED}),
+        frozenset({Reason.HEARTBEATS_STALE, Reason.TLS_FAILURE}),
+    ),
+}
+"""The same for conditions of a site. Unknown goes with the reasons of False."""

@@ -31,6 +31,26 @@ JOB_NAME = "must be a DNS label: at most 63 of a-z, 0-9 and -, a letter first an
 MIN_LEARNERS = "must be a whole number from 1 to 256, or All"
 GRACE = "must be Adaptive, Deadline or whole seconds from 0 to 600"
 IMMUTABLE = "is immutable"
+SITE_MIN_AT_MOST_MAX = "must not exceed learners.max of the site"
+SITE_MINIMA = "the sum of learners.min over sites must not exceed learners.max (learners.replicas where it is not set)"
+SITE_MAXIMA = "must not exceed the sum of learners.max over sites"
+NAMESPACE_NEEDS_KUBECONFIG = "needs kubeconfigSecretRef: at the hub it is always the job's"
+HUB_HAS_NO_KUBECONFIG = "must be absent at the site called hub, which is the cluster the job is in"
+ONE_HUB = "only one site can be without kubeconfigSecretRef: that is the hub"
+ONE_NAME = "must not be there twice"
+SAME_TARGET = "must not lead to the namespace of another site"
+EXPOSURE_NEEDED = (
+    "must be NodePort, LoadBalancer or Address: sites with a kubeconfig do not reach a ClusterIP, "
+    "for example exposure: {type: NodePort}"
+)
+ADDRESSES_NEEDED = "needs at least one host:port where type is Address"
+ADDRESSES_UNUSED = "goes with type Address or NodePort only"
+ADDRESS = "must be host:port; a port may be left out where type is NodePort"
+TEMPLATE_RESTRICTED = "breaks the restricted profile all pods keep to"
+TEMPLATE_FIELD = "is not part of a template"
+TEMPLATE_TYPE = "must be as in a pod"
+TEMPLATE_CONTAINERS = "takes one container: the one that is there"
+TEMPLATE_OURS = "is set by the operator"
 
 
 def cel(*rules: dict[str, str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from diloco_api.train import SpecModel
 
 MAX_LEARNERS = 256
 MAX_SITES = 32
+MAX_POOLS = 8
 MAX_MESSAGE = 256
 
 Time = Annotated[str, Field(max_length=32), WithJsonSchema({"type": "string", "format": "date-time"})]
@@ -25,6 +26,9 @@ Count = Annotated[int, Field(ge=0)]
 def _list_map(key: str) -> dict[str, JsonValue]:
     """Rows are merged by this key, not by position."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
 
 
 class StatusModel(SpecModel):
@@ -74,12 +78,25 @@ class SiteStatus(StatusModel):
 
     name: Name
     """Name of the site."""
+    conditions: list[Condition] = Field(default=[], max_length=8, json_schema_extra=_list_map("type"))
+    """Reachable (Unknown while it may come back at once), Eligible for new Learners, SynchronizerReachable from there.
+    """
+    last_contact_time: Time | None = None
+    """When it last answered, as of the last write."""
+    cluster_uid: Name = Field(default="", alias="clusterUID")
+    """Identity of its cluster, from the first contact on; another one behind the same credentials is not used."""
     desired: Count = 0
     """Learners placed there."""
     ready: Count = 0
     """Of these, heard by the Synchronizer."""
+    failed: Count = 0
+    """Of these, backing off or parked."""
     reason: Annotated[str, Field(max_length=63)] = ""
     """Why the site is not used or not reachable; empty when all is well."""
+    not_before: Time | None = None
+    """No new Learner goes there earlier."""
+    full_pools: list[Name] = Field(default=[], max_length=MAX_POOLS, json_schema_extra=_SET)
+    """Node pools in which a Learner found no room."""
 
 
 class LearnerStatus(StatusModel):
@@ -89,6 +106,8 @@ class LearnerStatus(StatusModel):
     """Stable index of the Learner."""
     site: Name
     """Where its newest incarnation is placed."""
+    pool: Annotated[str, Field(max_length=63)] = ""
+    """In which of the site's node pools; empty in local runs."""
     incarnation: Annotated[int, Field(ge=1)]
     """The newest; all older ones are fenced."""
     pod_name: Name
@@ -97,6 +116,8 @@ class LearnerStatus(StatusModel):
     """See `diloco_api.names.LearnerPhase`."""
     reason: Annotated[str, Field(max_length=63)] = ""
     """Why it is in this state."""
+    reason_since: Time | None = None
+    """Since when its pod has been waiting for this reason; absent unless it waits."""
     restarts: Count = 0
     """Incarnations started after the first."""
     restarts_counted: Count = 0
@@ -139,6 +160,13 @@ class PortsStatus(StatusModel):
     """/metrics and /healthz."""
 
 
+class ImagesStatus(StatusModel):
+    """Images in use."""
+
+    trainer: Annotated[str, Field(max_length=512)] = ""
+    """Of Learners and Synchronizer, where their templates name none."""
+
+
 class ResolvedStatus(StatusModel):
     """What was decided at acceptance and holds for the job's life."""
 
@@ -156,6 +184,8 @@ class ResolvedStatus(StatusModel):
     """`learners.replicas` at acceptance: budgets in steps and step schedules are counted with it."""
     ports: PortsStatus
     """Ports in use."""
+    images: ImagesStatus = ImagesStatus()
+    """Images in use."""
 
 
 class GoodputStatus(StatusModel):

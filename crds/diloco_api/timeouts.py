@@ -20,7 +20,16 @@ class Timeouts(BaseModel):
     stall_timeout_seconds: float = 600.0
     """A Learner unheard for this long is gone: its lease is revoked and its work leased again."""
     scheduling_timeout_seconds: float = 300.0
-    """Synchronous presets start with `min` Learners when `replicas` are not admitted by then."""
+    """Synchronous presets start with `min` Learners when `replicas` are not admitted by then. A pod no node takes for
+    this long goes to another node pool or site, where there is one."""
+    config_timeout_seconds: float = 120.0
+    """A pod whose image cannot be pulled, or whose container cannot be made, for this long goes to another site."""
+    site_lost_after_seconds: float = 120.0
+    """A site that could not be reached for this long is lost; its Learners that are unheard too go to other sites."""
+    site_cool_down_seconds: float = 60.0
+    """No new Learner goes to a site for this long after it refused one, or came back from being lost."""
+    deletion_wait_seconds: float = 600.0
+    """A deleted job waits this long for sites that cannot be reached, then leaves behind what is there."""
     orphan_timeout_seconds: float = 6 * 3600.0
     """A Learner that cannot reach the Synchronizer for this long ends itself."""
     round_deadline_floor_seconds: float = 60.0

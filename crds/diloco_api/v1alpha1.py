@@ -2,23 +2,25 @@
 
 A manifest needs `spec.train.data` and `spec.learners.replicas`, everything else has a default. `spec` is what the user
 wants, `status` (see `diloco_api.status`) what was observed. Rules between fields are in `sync_policy`, `train` and
-`accept`; what CEL can express of them is enforced by API servers, too. Only `learners` and `failurePolicy` can be
-changed once a job exists.
+`accept`; what CEL can express of them is enforced by API servers, too. What can be changed once a job exists says so.
 """
 
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, JsonValue
 
 from diloco_api import names, rules
 from diloco_api.algorithm import AlgorithmSpec
 from diloco_api.rules import NEVER_CHANGES, rule
-from diloco_api.status import MAX_LEARNERS, JobStatus
+from diloco_api.sites import SUBDOMAIN, ObjectName, OpenObject, SiteSpec
+from diloco_api.status import MAX_LEARNERS, MAX_SITES, JobStatus
+from diloco_api.synchronizer import SynchronizerSpec
 from diloco_api.train import SpecModel, TrainSpec
 
 _IMMUTABLE = rules.cel(NEVER_CHANGES)
-_Port = Annotated[int, Field(ge=1, le=65535)]
+_SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
+_Propagated = Annotated[str, Field(min_length=1, max_length=190, pattern=SUBDOMAIN)]
 
 
 class BudgetSpec(SpecModel):
@@ -59,37 +61,12 @@ class LearnersSpec(SpecModel):
     are there in time. Default 1."""
     max: int | None = Field(default=None, ge=1, le=MAX_LEARNERS)
     """Upper bound of `replicas` over the job's life. Default: `replicas`."""
-
-
-class SynchronizerSpec(SpecModel):
-    """The Synchronizer. Immutable."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules.cel(
-            rule(
-                "!has(self.adminPort) || !has(self.port) || self.adminPort != self.port",
-                rules.PORTS_DIFFER,
-                "adminPort",
-            ),
-            rule(
-                "!has(self.metricsPort) || !has(self.port) || self.metricsPort != self.port",
-                rules.PORTS_DIFFER,
-                "metricsPort",
-            ),
-            rule(
-                "!has(self.metricsPort) || !has(self.adminPort) || self.metricsPort != self.adminPort",
-                rules.PORTS_DIFFER,
-                "metricsPort",
-            ),
-        )
-    )
-
-    port: _Port | None = None
-    """gRPC port for Learners. Default: a free one, kept with the work folder while it is free."""
-    admin_port: _Port | None = None
-    """HTTP port for progress and drain. Default: as `port`."""
-    metrics_port: _Port | None = None
-    """HTTP port of /metrics and /healthz. Default: as `port`."""
+    gpus: int = Field(default=1, ge=0, le=128)
+    """GPUs of one Learner; 0, or a node pool with device cpu: it trains on the CPU. Local runs use what there is.
+    Default 1."""
+    template: OpenObject | None = None
+    """What is changed of the Learners' pods: `metadata` (labels, annotations) and `spec`, as far as a pod stays within
+    the restricted profile. Holds for pods made from then on. Local runs ignore it."""
 
 
 class FailurePolicySpec(SpecModel):
@@ -98,6 +75,16 @@ class FailurePolicySpec(SpecModel):
     max_restarts: int = Field(default=10, ge=0, le=1000)
     """Restarts of one Learner index that count (its own failures, not disruptions) before it is parked; the job fails
     when fewer than `learners.min` are left. Default 10."""
+
+
+class PropagateSpec(SpecModel):
+    """Secrets and ConfigMaps of the job's namespace that Learners need at every site. Templates name them as they are
+    called here. They must carry the label `diloco.dev/propagate: "true"`."""
+
+    secrets: list[_Propagated] = Field(default=[], max_length=32, json_schema_extra=_SET)
+    """Names of Secrets."""
+    config_maps: list[_Propagated] = Field(default=[], max_length=32, json_schema_extra=_SET)
+    """Names of ConfigMaps."""
 
 
 class JobSpec(SpecModel):
@@ -111,7 +98,31 @@ class JobSpec(SpecModel):
                 "(has(self.learners.max) ? self.learners.max : self.learners.replicas)",
                 rules.QUORUM_AT_MOST_LEARNERS,
                 "algorithm.quorum.minLearners",
-            )
+            ),
+            rule(
+                "!has(self.sites) || self.synchronizer.exposure.type != 'ClusterIP' || "
+                "!self.sites.exists(site, has(site.kubeconfigSecretRef))",
+                rules.EXPOSURE_NEEDED,
+                "synchronizer.exposure.type",
+            ),
+            rule(
+                "!has(self.sites) || self.sites.filter(site, !has(site.kubeconfigSecretRef)).size() <= 1",
+                rules.ONE_HUB,
+                "sites",
+            ),
+            rule(
+                "!has(self.sites) || self.sites.map(site, site.learners.min).sum() <= "
+                "(has(self.learners.max) ? self.learners.max : self.learners.replicas)",
+                rules.SITE_MINIMA,
+                "sites",
+            ),
+            rule(
+                "!has(self.sites) || self.sites.exists(site, !has(site.learners.max)) || "
+                "self.learners.replicas <= "
+                "self.sites.filter(site, has(site.learners.max)).map(site, site.learners.max).sum()",
+                rules.SITE_MAXIMA,
+                "learners.replicas",
+            ),
         )
     )
 
@@ -127,6 +138,17 @@ class JobSpec(SpecModel):
     """The Synchronizer. Immutable."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """What failures cost. Mutable."""
+    sites: list[SiteSpec] = Field(
+        default=[],
+        max_length=MAX_SITES,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    """Where Learners run, in order of preference. Mutable. Default: one site, the hub. Local runs have one of their
+    own."""
+    propagate: PropagateSpec = PropagateSpec()
+    """What is copied to every site. Mutable."""
+    priority_class_name: ObjectName | None = None
+    """PriorityClass of all pods. Holds for pods made from then on. Default: the cluster's."""
 
 
 def _job_name(name: str) -> str:
@@ -152,6 +174,10 @@ class ObjectMeta(SpecModel):
     """For guarded writes."""
     creation_timestamp: str | None = None
     """When the object was created."""
+    deletion_timestamp: str | None = None
+    """When its end was asked for."""
+    finalizers: list[str] = Field(default=[])
+    """Who has something to remove before it may go."""
 
 
 class DiLoCoJob(SpecModel):

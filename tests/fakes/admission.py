@@ -14,6 +14,11 @@ _RULES = "x-kubernetes-validations"
 _environment = celpy.Environment()
 
 
+def _sum(values: Any) -> Any:
+    """Of Kubernetes' list library, which celpy lacks."""
+    return sum(values, celpy.celtypes.IntType(0))
+
+
 def admit(schema: dict[str, Any], new: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
     """`field path: message` of everything an API server would refuse; empty: admitted."""
     return check(schema, with_defaults(schema, new), None if old is None else with_defaults(schema, old))
@@ -65,9 +70,12 @@ def _breaches(schema: dict[str, Any], new: Any, old: Any, path: str) -> Iterator
         if "oldSelf" in rule["rule"] and old is None:
             continue
         values = {"self": _cel(schema, new), "oldSelf": _cel(schema, old)}
-        program = _environment.program(_environment.compile(rule["rule"]))
+        program = _environment.program(_environment.compile(rule["rule"]), functions={"sum": _sum})
         if not program.evaluate(values):
             yield f"{(path + rule.get('fieldPath', '')).lstrip('.')}: {rule['message']}"
+    if "items" in schema and isinstance(new, list):
+        for number, item in enumerate(new):
+            yield from _breaches(schema["items"], item, None, f"{path}.{number}")
     for name, child in schema.get("properties", {}).items():
         if isinstance(new, dict) and new.get(name) is not None:
             before = old.get(name) if isinstance(old, dict) else None
@@ -76,6 +84,8 @@ def _breaches(schema: dict[str, Any], new: Any, old: Any, path: str) -> Iterator
 
 def _cel(schema: dict[str, Any], value: Any) -> Any:
     """A value with the CEL type its schema gives it: `number` is a double, also where it is written 1."""
+    if isinstance(value, list) and "items" in schema:
+        return celpy.celtypes.ListType([_cel(schema["items"], item) for item in value])
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         members = {name: _cel(properties.get(name, {}), member) for name, member in value.items()}

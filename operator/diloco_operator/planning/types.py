@@ -68,6 +68,15 @@ class PodView:
     """`status.reason`, or DisruptionTarget: why the whole pod failed."""
     age_seconds: float = 0.0
     """Since its container is running, else since its creation."""
+    created_at: float = 0.0
+    """Unix seconds."""
+    disruption: str = ""
+    """Why the cluster takes it away, the reason of its condition DisruptionTarget."""
+    unscheduled: str = ""
+    """Why it has no node: Unschedulable, SchedulingGated; empty when it has one or nobody has looked yet."""
+    unscheduled_message: str = ""
+    node_silent: bool = False
+    """The cluster does not hear its node: what its containers do is unknown."""
 
     @property
     def finished(self) -> bool:
@@ -87,11 +96,17 @@ class ObjectView:
     uid: str
     spec_hash: str = ""
     deleting: bool = False
+    addresses: tuple[str, ...] = ()
+    """Hosts a Service of type LoadBalancer was given."""
+    node_port: int = 0
+    """Of a Service's port `grpc`; 0 where there is none."""
+    problem: str = ""
+    """Why a Deployment has no pod, the cluster's words; empty: it has, or will have."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What became of the last attempt to create a pod, when it was not created."""
+    """What became of the last attempt to create a pod or apply an object, when it failed. `reason` as of SiteError."""
 
     reason: str
     message: str = ""
@@ -108,7 +123,16 @@ class SiteView:
     pods: tuple[PodView, ...] = ()
     objects: Mapping[ObjectKey, ObjectView] = field(default_factory=dict)
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
-    """By pod name."""
+    """Of pods, by name."""
+    object_refusals: Mapping[ObjectKey, Refusal] = field(default_factory=dict)
+    """Of everything else."""
+    credentials_problem: str = ""
+    """Why its credentials cannot be used: SecretMissing, SecretInvalid; `message` says more. Then it is `unreachable`
+    for the same reason."""
+    last_contact: float | None = None
+    """When it last answered, unix seconds; None: not yet, as far as this process knows."""
+    cluster_uid: str = ""
+    """Identity of the cluster that answered."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +140,13 @@ class Observed:
     """Everything a decision may depend on besides the job itself."""
 
     sites: tuple[SiteView, ...]
+    """The first one is where the Synchronizer is; see `site_refs`. Sites that are no longer in the spec may follow."""
     progress: Progress | None = None
     """What the Synchronizer says; None when it was not heard just now. Fetched after the pods were listed."""
     silence: str = ""
     """Why it was not heard."""
     key: bytes = field(default=b"", repr=False)
-    """The job's secret key, from which tokens are made."""
+    """The job's secret key. On clusters the root of token key and certificates, else the token key itself."""
     stop: Stop = Stop.NO
     stop_seconds: float = 0.0
     """Since the end was asked for."""
@@ -129,6 +154,14 @@ class Observed:
     """By (index, incarnation) of Learners that should step: how long they have been watched without a new step."""
     fresh_start: bool = False
     """Local runs: every process of earlier runs has ended; true until that is in the status."""
+    watched_seconds: float = 0.0
+    """How long this process has looked after the job: sites are not given up by one that has just started."""
+    hub_addresses: tuple[str, ...] = ()
+    """Addresses of the hub's ready nodes, wanted where the exposure is NodePort."""
+    propagated: Mapping[ObjectKey, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
+    """Content of the Secrets and ConfigMaps `spec.propagate` names; one that does not exist is absent."""
+    crd_problem: str = ""
+    """What the installed CRD lacks; empty: it knows every field."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +169,16 @@ class OperatorPolicy:
     """What the operator was configured with, the same for all its jobs."""
 
     image: str
+    tls: bool = False
+    """The job runs on clusters: connections are encrypted, and what only clusters have is made. Else on one machine."""
+    origin: str = ""
+    """Id of this installation, a label of every object."""
+    operator_namespace: str = ""
+    """From where the operator asks the Synchronizer; empty: from outside the cluster."""
+    monitoring_namespace: str = ""
+    """From where metrics are scraped; empty: from nowhere."""
+    fs_group: int | None = 65532
+    """Group that owns mounted volumes and Secrets; None where the platform chooses one."""
     ports: Ports = Ports()
     """Offered to a job at acceptance, where its spec names none."""
     synchronizer_hosts: tuple[str, ...] = ()
@@ -214,8 +257,10 @@ class Plan:
     """As of this moment, also what is written only every half minute."""
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
-    """To be told when the status is written."""
+    """To be told when the status or the finalizers are written, or when neither has to be."""
     requeue_after: float | None = None
     """Seconds until another look is needed although nothing woke us; None: never."""
     finished: bool = False
     """The job's end is in the status and nothing of it is left but its data."""
+    finalizer: Literal["keep", "add", "remove"] = "keep"
+    """What becomes of `names.FINALIZER` on the job: added before anything is created, removed when nothing is left."""

@@ -56,15 +56,18 @@ def test_it_writes_nothing_by_reference() -> None:
 def test_every_field_is_typed_described_and_bounded(path: str) -> None:
     node = NODES[path]
     assert node.get("type") or node["x-kubernetes-int-or-string"]
-    assert not node.keys() & {"$ref", "$defs", "title", "anyOf", "oneOf", "const", "additionalProperties", "not"}
+    assert not node.keys() & {"$ref", "$defs", "title", "anyOf", "oneOf", "const", "not"}
+    assert node.get("additionalProperties") is not False
     assert node.get("default", 0) is not None
     if path.startswith(".spec.") and node.get("type") == "integer":
         assert node["maximum"] < 2**63
     if node.get("type") == "array":
         assert node["maxItems"] <= 256
-        assert node["x-kubernetes-list-type"] == "map"
-        (key,) = node["x-kubernetes-list-map-keys"]
-        assert key in node["items"]["required"]
+        kind = node["x-kubernetes-list-type"]
+        assert kind in ("map", "set", "atomic")
+        assert (kind == "map") == ("x-kubernetes-list-map-keys" in node)
+        for key in node.get("x-kubernetes-list-map-keys", []):
+            assert key in node["items"]["required"]
 
 
 def test_every_default_satisfies_its_own_schema_as_it_stands() -> None:
@@ -101,6 +104,8 @@ CHANGES: list[tuple[str, object, str]] = [
     ("train.optimizer.learningRate", 0.1, "train"),
     ("budget.tokens", 5, "budget"),
     ("synchronizer.port", 4000, "synchronizer"),
+    ("synchronizer.storage.size", "1Gi", "synchronizer"),
+    ("synchronizer.exposure.type", "NodePort", "synchronizer"),
 ]
 
 
@@ -156,16 +161,33 @@ def full_status() -> dict[str, Any]:
         "lastProgressTime": time,
         "executionAttempt": 1,
         "learners": {"desired": 3, "ready": 2, "active": 3, "failed": 0, "summary": "2/3"},
-        "sites": [{"name": "local", "desired": 3, "ready": 2, "reason": ""}],
+        "sites": [
+            {
+                "name": "local",
+                "conditions": [
+                    {"type": "Reachable", "status": "True", "reason": "Connected", "lastTransitionTime": time}
+                ],
+                "lastContactTime": time,
+                "clusterUID": "6b1c",
+                "desired": 3,
+                "ready": 2,
+                "failed": 1,
+                "reason": "",
+                "notBefore": time,
+                "fullPools": ["a100"],
+            }
+        ],
         "siteSummary": "1/1",
         "learnerStatuses": [
             {
                 "index": 0,
                 "site": "local",
+                "pool": "a100",
                 "incarnation": 2,
                 "podName": "toy-0a1b2c3d-0-2",
                 "state": "BackOff",
                 "reason": "AppError",
+                "reasonSince": time,
                 "restarts": 1,
                 "restartsCounted": 1,
                 "notBefore": time,
@@ -181,6 +203,7 @@ def full_status() -> dict[str, Any]:
             "templateVersion": 1,
             "protocolVersion": 1,
             "ports": {"synchronizer": 1, "admin": 2, "metrics": 3},
+            "images": {"trainer": "trainer:1"},
         },
         "goodput": {"capacity": "0.9375", "accepted": "0.9", "uptime": "1"},
         "selector": "diloco.dev/job-uid=x",
@@ -216,6 +239,7 @@ def test_a_status_of_a_newer_operator_can_be_read() -> None:
         ({"type": "integer", "description": "x"}, "without an upper bound"),
         ({"type": "string", "description": "x"}, "without maxLength"),
         ({"type": "array", "description": "x"}, "without maxItems"),
+        ({"type": "object", "description": "x", "additionalProperties": {"type": "string"}}, "without bounds"),
         ({"type": "number", "description": "x", "exclusiveMinimum": 0}, "numeric exclusiveMinimum"),
     ],
 )

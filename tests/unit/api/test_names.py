@@ -7,7 +7,7 @@ import pytest
 from diloco_api import names
 from diloco_api.accept import resolve_job
 from diloco_api.exit_codes import ExitCode
-from diloco_api.names import CONDITION_REASONS, ConditionType, Reason
+from diloco_api.names import CONDITION_REASONS, SITE_CONDITION_REASONS, ConditionType, Reason, SiteConditionType
 
 UID = "0A1B2C3D-4444-4000-8000-000000000000"
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -25,6 +25,8 @@ def test_every_object_name_is_a_dns_label(job: str) -> None:
         names.synchronizer_name(job, UID),
         names.config_name(job, UID),
         names.address_name(job, UID),
+        names.external_name(job, UID),
+        names.learners_name(job, UID),
     ]
     for name in made:
         assert len(name) <= 63
@@ -60,11 +62,12 @@ def test_a_spec_hash_sees_every_value_but_not_the_order_of_keys() -> None:
 
 
 def test_every_condition_has_its_reasons_and_every_reason_a_condition() -> None:
-    used = {reason for true, false in CONDITION_REASONS.values() for reason in true | false}
+    both = [*CONDITION_REASONS.values(), *SITE_CONDITION_REASONS.values()]
 
     assert set(CONDITION_REASONS) == set(ConditionType)
-    assert used == set(Reason)
-    assert all(not true & false for true, false in CONDITION_REASONS.values())
+    assert set(SITE_CONDITION_REASONS) == set(SiteConditionType)
+    assert {reason for true, false in both for reason in true | false} == set(Reason)
+    assert all(not true & false for true, false in both)
 
 
 def test_a_resolved_budget_reason_is_a_reason_of_complete() -> None:

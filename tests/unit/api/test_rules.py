@@ -23,6 +23,8 @@ class Breach:
 
 
 A = "algorithm"
+REMOTE: dict[str, object] = {"name": "site-1", "kubeconfigSecretRef": {"name": "one"}}
+EXPOSED: dict[str, object] = {"synchronizer.exposure": {"type": "NodePort"}}
 BREACHES = [
     Breach("delay is H", {f"{A}.syncEvery": 24, f"{A}.syncDelay": 24}, f"{A}.syncDelay", "24", rules.BELOW_SYNC_EVERY),
     Breach("delay above the default H", {f"{A}.syncDelay": 30}, f"{A}.syncDelay", "30", rules.BELOW_SYNC_EVERY),
@@ -206,6 +208,94 @@ BREACHES = [
         "4000",
         rules.PORTS_DIFFER,
     ),
+    Breach(
+        "remote site and ClusterIP",
+        {"sites": [REMOTE]},
+        "synchronizer.exposure.type",
+        "ClusterIP",
+        rules.EXPOSURE_NEEDED,
+    ),
+    Breach("two hubs", {"sites": [{"name": "a"}, {"name": "b"}]}, "sites", "a, b", rules.ONE_HUB),
+    Breach(
+        "minima above replicas",
+        {"sites": [{**REMOTE, "learners": {"min": 2}}, {"name": "b", "learners": {"min": 2}}], **EXPOSED},
+        "sites",
+        "4",
+        rules.SITE_MINIMA,
+    ),
+    Breach(
+        "no room at the sites",
+        {"sites": [{**REMOTE, "learners": {"max": 1}}, {"name": "b", "learners": {"max": 1}}], **EXPOSED},
+        "learners.replicas",
+        "3",
+        rules.SITE_MAXIMA,
+    ),
+    Breach(
+        "minimum of a site above its maximum",
+        {"sites": [{"name": "b", "learners": {"min": 5, "max": 4}}], "learners.max": 9},
+        "sites.0.learners.min",
+        "5",
+        rules.SITE_MIN_AT_MOST_MAX,
+    ),
+    Breach(
+        "namespace at the hub",
+        {"sites": [{"name": "b", "namespace": "other"}]},
+        "sites.0.namespace",
+        "other",
+        rules.NAMESPACE_NEEDS_KUBECONFIG,
+    ),
+    Breach(
+        "a hub that is none",
+        {"sites": [{**REMOTE, "name": "hub"}], **EXPOSED},
+        "sites.0.kubeconfigSecretRef",
+        "one",
+        rules.HUB_HAS_NO_KUBECONFIG,
+    ),
+    Breach(
+        "one name twice",
+        {"sites": [REMOTE, {"name": "site-1"}], **EXPOSED},
+        "sites.1.name",
+        "site-1",
+        rules.ONE_NAME,
+        cel=False,
+    ),
+    Breach(
+        "one pool twice",
+        {"sites": [{"name": "b", "nodePools": [{"name": "p"}, {"name": "p"}]}]},
+        "sites.0.nodePools.1.name",
+        "p",
+        rules.ONE_NAME,
+        cel=False,
+    ),
+    Breach(
+        "two sites of one namespace",
+        {"sites": [REMOTE, {**REMOTE, "name": "site-2", "namespace": "default"}], **EXPOSED},
+        "sites.1.kubeconfigSecretRef",
+        "one",
+        rules.SAME_TARGET,
+        cel=False,
+    ),
+    Breach(
+        "address without one",
+        {"synchronizer.exposure.type": "Address"},
+        "synchronizer.exposure.addresses",
+        "",
+        rules.ADDRESSES_NEEDED,
+    ),
+    Breach(
+        "addresses nobody uses",
+        {"synchronizer.exposure": {"type": "LoadBalancer", "addresses": ["a:1"]}},
+        "synchronizer.exposure.addresses",
+        "a:1",
+        rules.ADDRESSES_UNUSED,
+    ),
+    Breach(
+        "address without port",
+        {"synchronizer.exposure": {"type": "Address", "addresses": ["a:1", "b"]}},
+        "synchronizer.exposure.addresses",
+        "b",
+        rules.ADDRESS,
+    ),
 ]
 SCHEMA = build_schema()
 
@@ -217,7 +307,8 @@ def test_a_breach_names_field_value_and_rule(breach: Breach) -> None:
     assert problem.path == f"spec.{breach.path}"
     assert problem.value == breach.value
     assert problem.rule.startswith(breach.rule)
-    assert str(problem).startswith(f"spec.{breach.path}: {breach.value}: {breach.rule}")
+    shown = f"{breach.value}: " if breach.value else ""
+    assert str(problem).startswith(f"spec.{breach.path}: {shown}{breach.rule}")
 
 
 @pytest.mark.parametrize("breach", [b for b in BREACHES if b.cel], ids=lambda breach: breach.id)
@@ -247,6 +338,14 @@ GOOD: list[tuple[str, dict[str, object]]] = [
     ("StreamingDiLoCo", {f"{A}.encoding.errorFeedback": True, f"{A}.fragmentation": "BalancedTensor"}),
     ("DecoupledDiLoCo", {"train.batch.microBatch": 4, "train.model.tieEmbeddings": True, "budget.innerSteps": 3}),
     ("DecoupledDiLoCo", {"learners.min": 3, "learners.max": 3}),
+    ("DecoupledDiLoCo", {"sites": [REMOTE, {"name": "hub"}], **EXPOSED}),
+    ("DecoupledDiLoCo", {"sites": [REMOTE, {**REMOTE, "name": "site-2", "namespace": "b"}], **EXPOSED}),
+    ("DecoupledDiLoCo", {"sites": [{"name": "here", "learners": {"min": 3, "max": 3}}]}),
+    ("DecoupledDiLoCo", {"sites": [REMOTE], "synchronizer.exposure": {"type": "Address", "addresses": ["[::1]:443"]}}),
+    (
+        "DecoupledDiLoCo",
+        {"sites": [REMOTE], "synchronizer.exposure": {"type": "NodePort", "addresses": ["a.b", "c:1"]}},
+    ),
     ("DecoupledDiLoCo", {"synchronizer.port": 1, "synchronizer.adminPort": 2, "synchronizer.metricsPort": 3}),
 ]
 
