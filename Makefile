@@ -18,7 +18,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean
-.PHONY: base-image images images-push kind-load
+.PHONY: base-image images images-push kind-load test-chart
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ quickstart: setup ## Train a small GPT on this machine with three Learners, one 
 test: setup ## Run the rootless tests: unit, contract, integration
 	@$(PYTEST) tests/unit tests/contract tests/integration
 
-test-full: verify test ## Run everything there is: verify, then all tests
+test-chart: setup ## Render, lint and check the Helm charts with a real helm
+	@$(PYTEST) tests/chart
+
+test-full: verify test test-chart ## Run everything there is: verify, then all tests
 
 verify: setup ## Check generated files, lint, types, imports, sizes, links; runs no tests
 	@$(BIN)/python -m diloco_api.crd --check

@@ -1,0 +1,78 @@
+{{- define "diloco-operator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "diloco-operator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "diloco-operator.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "diloco-operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "diloco-operator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "diloco-operator.labels" -}}
+{{ include "diloco-operator.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/part-of: diloco
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "diloco-operator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "diloco-operator.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* An image's full name; called with (dict "image" VALUES "value" "image" "root" $). */ -}}
+{{- define "diloco-operator.image" -}}
+{{- $repository := .image.repository -}}
+{{- if not $repository -}}
+{{- fail (printf "%s.repository: no image is published; build and push both with `make images images-push REGISTRY=registry.example.com/team`, then: --set image.repository=registry.example.com/team/diloco-operator --set trainerImage.repository=registry.example.com/team/diloco-trainer" .value) -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{ $repository }}@{{ .image.digest }}
+{{- else -}}
+{{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{- /* What the operator may do in a namespace whose jobs it acts upon. */ -}}
+{{- define "diloco-operator.jobRules" -}}
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs]
+  verbs: [get, list, watch, patch]
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs/status]
+  verbs: [patch]
+- apiGroups: [diloco.dev]
+  resources: [dilocojobs/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods, persistentvolumeclaims, configmaps, secrets, services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

@@ -1,0 +1,72 @@
+"""Charts as the real `helm` renders them."""
+
+import functools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart.helm_binary import helm_binary
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATOR = ROOT / "helm/diloco-operator"
+SITE = ROOT / "helm/diloco-site"
+
+Document = dict[str, Any]
+IMAGES = {"image": {"repository": "registry.example.com/team/diloco-operator"},
+          "trainerImage": {"repository": "registry.example.com/team/diloco-trainer"}}  # fmt: skip
+
+
+class Refused(Exception):
+    """helm would not; the text is what it says."""
+
+
+@functools.cache
+def _helm() -> str:
+    return helm_binary()
+
+
+def run_helm(*arguments: str, values: Document | None = None) -> str:
+    """Standard output; Refused with standard error otherwise."""
+    with_values = ["--values", "-"] if values is not None else []
+    answer = subprocess.run(
+        [_helm(), *arguments, *with_values],
+        input=json.dumps(values) if values is not None else "", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if answer.returncode != 0:
+        raise Refused(answer.stdout + answer.stderr)
+    return answer.stdout
+
+
+def render(
+    chart: Path, values: Document | None = None, *, name: str = "diloco", namespace: str = "ops"
+) -> list[Document]:
+    """All objects of a release."""
+    text = run_helm("template", name, str(chart), "--namespace", namespace, values=values or {})
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def notes(chart: Path, values: Document | None = None, *, name: str = "diloco", namespace: str = "ops") -> str:
+    """What is printed after an installation."""
+    text = run_helm(
+        "install", name, str(chart), "--namespace", namespace, "--dry-run=client", values=values or {}
+    )  # fmt: skip
+    return text.partition("NOTES:\n")[2]
+
+
+def of_kind(documents: list[Document], kind: str) -> list[Document]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def rights(role: Document) -> set[tuple[str, str, str, str]]:
+    """(group, resource, resource name or "", verb) of a Role or ClusterRole."""
+    return {
+        (group, resource, name, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", [""])
+        for verb in rule["verbs"]
+    }
