@@ -23,7 +23,7 @@ from reference.replay import Merge
 
 ROOT = Path(__file__).parents[2]
 KEY = bytes(range(32))
-PATIENCE_SECONDS = 90.0
+PATIENCE_SECONDS = 150.0
 
 
 class Job:

@@ -23,8 +23,9 @@ from reference.processes import Job
 from reference.replay import replay
 from reference.task_inner import TaskInner
 
-KILLS = 2  # each outage uses up half of the work left: after more of them too little remains to kill in
-STEPS = 900
+KILLS = 3
+STEPS = 1500  # each outage uses up half of the work left: with less, too little would remain to kill in
+LAST_OUTAGE_SECONDS = 4.0  # on top of the start: long enough for stretches many times as long as usual
 LEARNERS = ("learner-0-1", "learner-1-1")
 CHANGES = {
     "algorithm.syncEvery": 12,
@@ -51,6 +52,7 @@ def kill_at_random_instants(job: MortalJob, chance: random.Random) -> None:
         job.until(lambda merged=merged: adoptions(job) > merged + chance.randrange(1, 12))
         time.sleep(chance.uniform(0.0, 0.05))
         job.kill(life)
+        time.sleep(LAST_OUTAGE_SECONDS if life == KILLS - 1 else 0.0)
         job.start_synchronizer()
 
 
@@ -58,7 +60,7 @@ def adoptions(job: MortalJob) -> int:
     return sum(event["kind"] == "adoption" for name in LEARNERS for event in job.tape(name))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_same_digests(tmp_path) -> None:
     chance = random.Random(int(os.environ.get("DILOCO_TEST_SEED", "20")))
     run = run_config(tmp_path, "DecoupledDiLoCo", replicas=2, steps=STEPS, changes=CHANGES)
