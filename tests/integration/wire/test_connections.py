@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
-import grpc
 import pytest
 
 from diloco_api.timeouts import Timeouts
@@ -265,21 +264,3 @@ async def test_without_tls_nothing_leaves_this_machine(exchange: GrpcExchange, b
     exchange.addresses.write_text("192.0.2.1:29400\n")
     with pytest.raises(SynchronizerUnavailable, match=r"192\.0\.2\.1:29400 is not on this machine, which needs TLS"):
         await exchange.learner().heartbeat(pb.HeartbeatRequest())
-
-
-async def test_given_credentials_are_used_at_both_ends(backend: FakeBackend, tmp_path: Path) -> None:
-    server = await serve(
-        backend, host="127.0.0.1", port=0, key=KEY, job_uid=JOB, credentials=grpc.local_server_credentials()
-    )
-    (tmp_path / "addresses").write_text(f"127.0.0.1:{server.port}\n")
-    token = make_token(KEY, JOB, 0, 0)
-    learner = SynchronizerClient(
-        tmp_path / "addresses",
-        token,
-        rng=random.Random(0),
-        timeouts=Timeouts(),
-        credentials=grpc.local_channel_credentials(),
-    )
-    await learner.join(join_request())
-    await learner.close()
-    await server.stop(0)

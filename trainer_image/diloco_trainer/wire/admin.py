@@ -5,6 +5,7 @@ metrics app serves Learners too. What progress is and what draining does is the 
 """
 
 import os
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -16,7 +17,9 @@ from diloco_api.progress import Progress
 from diloco_api.tokens import AdminRole, TokenError, read_admin_token
 from diloco_trainer.wire.errors import PortInUse
 from diloco_trainer.wire.protocol import BEARER, is_loopback
+from diloco_trainer.wire.tls import Credentials
 
+_BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -85,11 +88,13 @@ class RunningHttp:
 async def serve_http(
     app: web.Application, *, name: str, host: str, port: int, ssl_context: ssl.SSLContext | None = None
 ) -> RunningHttp:
-    """Serve `app` on `host:port` (0: any free port); raises PortInUse, naming the port as `name`."""
+    """Serve `app` on `host:port` (0: any free port; `::`: IPv4 too); raises PortInUse, naming the port as `name`."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port, ssl_context=ssl_context, reuse_port=False).start()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=_BACKLOG)
+        await web.SockSite(runner, listener, ssl_context=ssl_context, backlog=_BACKLOG).start()
     except OSError as error:
         await runner.cleanup()
         why = os.strerror(error.errno) if error.errno else str(error)
@@ -104,13 +109,14 @@ async def serve_admin(
     port: int,
     key: bytes,
     job_uid: str,
-    ssl_context: ssl.SSLContext | None = None,
+    tls: Credentials | None = None,
 ) -> RunningHttp:
-    """Serve `Admin`; without TLS on a loopback address only."""
-    if ssl_context is None and not is_loopback(host):
+    """Serve `Admin`, over HTTPS with `tls`; without it on a loopback address only. Raises OSError as `Credentials`."""
+    if tls is None and not is_loopback(host):
         raise ValueError(f"{host}: without TLS the Admin endpoint binds loopback addresses only")
     app = admin_app(backend, key=key, job_uid=job_uid)
-    return await serve_http(app, name="admin port", host=host, port=port, ssl_context=ssl_context)
+    context = tls.admin_context() if tls is not None else None
+    return await serve_http(app, name="admin port", host=host, port=port, ssl_context=context)
 
 
 def _authorize(request: web.Request, key: bytes, job_uid: str, roles: tuple[AdminRole, ...]) -> None:

@@ -4,6 +4,7 @@
 (docs/wire-protocol.md). No behaviour here.
 """
 
+import socket
 from ipaddress import ip_address
 
 from diloco_api import names
@@ -61,6 +62,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def every_address() -> str:
+    """What to bind to be reached from other machines, by IPv4 and, where there is IPv6, by both."""
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -77,7 +77,7 @@ async def serve(
     server = grpc.aio.server(options=SERVER_OPTIONS)
     servicer = _Servicer(backend, Gate(key, job_uid), idle_seconds, with_certificates=tls is not None)
     rpc.add_SynchronizerServicer_to_server(servicer, server)
-    address = f"{host}:{port}"
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if tls is None:
             bound = server.add_insecure_port(address)

@@ -35,11 +35,8 @@ class Credentials:
     folder: Path
 
     def read(self) -> Material:
-        """All three files as they were at one instant; raises OSError.
-
-        A mounted Secret is a folder of links into a folder that is replaced as a whole: the links are followed first.
-        """
-        folder = (self.folder / FILE_TLS_CERTIFICATE).resolve().parent
+        """All three files as they were at one instant; raises OSError."""
+        folder = self._now()
         return Material(*((folder / name).read_bytes() for name in (FILE_TLS_CERTIFICATE, FILE_TLS_KEY, FILE_CA)))
 
     def check(self) -> None:
@@ -57,6 +54,7 @@ class Credentials:
         """A client of plain TLS with these files; raises OSError, of which ssl.SSLError is one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.set_alpn_protocols(_ALPN)
+        context.load_verify_locations(self._now() / FILE_CA)
         self._load(context)
         return context
 
@@ -83,9 +81,12 @@ class Credentials:
         return context
 
     def _load(self, context: ssl.SSLContext) -> None:
-        folder = (self.folder / FILE_TLS_CERTIFICATE).resolve().parent
+        folder = self._now()
         context.load_cert_chain(folder / FILE_TLS_CERTIFICATE, folder / FILE_TLS_KEY)
-        context.load_verify_locations(folder / FILE_CA)
+
+    def _now(self) -> Path:
+        """A mounted Secret is a folder of links into a folder that is replaced as a whole: where they lead now."""
+        return (self.folder / FILE_TLS_CERTIFICATE).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
