@@ -217,11 +217,11 @@ class Counter:
                 f"{header.c_tokens} tokens up to token clock {header.token_clock} reach back before {covered}, "
                 "which is settled",
             )
-        least, most = core.run.train.data.sequence_length, core.run.train.step_tokens
-        if not header.c_steps * least <= header.c_tokens <= header.c_steps * most:
+        sequence_length = core.run.train.data.sequence_length
+        if header.c_steps * sequence_length > header.c_tokens:
             raise Refused(
                 Reason.BAD_HEADER,
-                f"{header.c_tokens} tokens make no {header.c_steps} steps: one takes {least} to {most} tokens",
+                f"{header.c_tokens} tokens make no {header.c_steps} steps: one takes {sequence_length} tokens at least",
             )
         peak = core.run.train.optimizer.learning_rate
         if header.mean_lr > peak * (1 + RATE_TOLERANCE):
