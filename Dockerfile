@@ -8,7 +8,8 @@ FROM ${BASE_IMAGE} AS build
 WORKDIR /build
 RUN python3 -m venv pip
 COPY .ci/requirements.py pyproject.toml ./
-RUN python3 requirements.py operator >operator.txt && python3 requirements.py trainer >trainer.txt
+RUN for part in operator trainer; do python3 requirements.py $part >$part.txt || exit 1; done; \
+    grep '^torch' trainer.txt >torch.txt
 COPY README.md LICENSE ./
 COPY crds/diloco_api crds/diloco_api
 COPY operator operator
@@ -42,13 +43,18 @@ FROM base AS trainer
 LABEL org.opencontainers.image.title="DiLoCo trainer" org.opencontainers.image.licenses="Apache-2.0"
 ARG TORCH_INDEX=
 USER 0:0
+# torch in a layer of its own: it is most of the image, and other requirements change more often.
+COPY --from=build /build/torch.txt /opt/torch.txt
+RUN --mount=type=bind,from=build,source=/build/pip,target=/build/pip \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
+    /build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir \
+    ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /opt/torch.txt
 COPY --from=build /build/trainer.txt /opt/requirements.txt
 RUN --mount=type=bind,from=build,source=/build/pip,target=/build/pip \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
     if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-    install="/build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir"; \
-    if [ -n "$TORCH_INDEX" ]; then $install --index-url "$TORCH_INDEX" "$(grep '^torch' /opt/requirements.txt)" || exit 1; fi; \
-    $install -r /opt/requirements.txt
+    /build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /opt/requirements.txt
 COPY --from=build /build/site /opt/diloco
 USER 65532:65532
 CMD ["python", "-m", "diloco_trainer.learner"]
