@@ -1,0 +1,32 @@
+"""A set of clusters that is down has left nothing behind, also where pods ran and components had died."""
+
+import subprocess
+
+from clusters import cli, faults, workloads
+from clusters.api import Api
+from clusters.layout import Layout
+from clusters.processes import Processes
+
+
+def test_down_leaves_nothing_and_up_is_repeatable(clusters: Layout):
+    # `clusters` first: this process is then in a namespace, as in every other test.
+    layout = Layout(clusters.folder.with_name("diloco-clusters-once"))
+    mounts_before = mounts()
+    try:
+        cli.up(layout, num_sites=0)
+        Api(layout.hub).create(workloads.pod("default", "sleeper"))
+        workloads.wait_for_pod(Api(layout.hub), "default", "sleeper", "Running")
+        assert cli.up(layout, num_sites=0) == []
+        faults.stop(layout.hub, "kube-scheduler")
+        assert cli.up(layout, num_sites=0) == ["hub/kube-scheduler"]
+        assert Processes(layout.hub.folder).is_running("kube-scheduler")
+        faults.stop(layout.hub, "containerd")
+    finally:
+        cli.down(layout)
+    assert cli.leftovers(layout) == []
+    assert workloads.process_ids_of(layout.name) == []
+    assert mounts() == mounts_before
+
+
+def mounts():
+    return sorted(subprocess.run(["mount"], capture_output=True, text=True, check=True).stdout.splitlines())
