@@ -9,6 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 "
 STAMP := $(shell date +%Y%m%d-%H%M%S)
 PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
 PYTEST ?= $(BIN)/python -m pytest
+SITES ?= 2
+CLUSTERS := PYTHONPATH=tests PYTHONUNBUFFERED=1 "$(PYTHON)" -m clusters.cli
 
 TAG ?= dev
 # The image both images are built on; where it cannot be pulled: make base-image, then BASE_IMAGE=localhost/python-base.
@@ -17,11 +19,11 @@ TORCH_INDEX ?=
 KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-full verify manifests proto bench clean
+.PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
 .PHONY: base-image images images-push kind-load test-chart
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with everything needed (done by the other targets by themselves)
 	@if [ -z "$(PYTHON)" ]; then \
@@ -51,6 +53,15 @@ verify: setup ## Check generated files, lint, types, imports, sizes, links; runs
 	@for package in $(PACKAGES); do echo "mypy --strict -p $$package"; $(BIN)/mypy --strict -p $$package || exit 1; done
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@PYTHONPATH=tests $(BIN)/python -m checks.run
+
+clusters-up: ## Start real Kubernetes clusters on this machine, as root: a hub and two sites (SITES=n)
+	@$(CLUSTERS) up --sites $(SITES)
+
+clusters-down: ## Remove the clusters and every trace of them
+	@$(CLUSTERS) down
+
+test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up
+	@$(PYTEST) tests/clusters
 
 manifests: setup ## Write the CRD and the manifest page from the models
 	@$(BIN)/python -m diloco_api.crd

@@ -85,8 +85,8 @@ def built(module: str, linker_flags: str) -> Path:
     digest = hashlib.sha256(f"{version}\n{arguments}\n".encode())
     for source in ("main.go", "go.mod", "go.sum"):
         digest.update((_HERE / module / source).read_bytes())
-    binary = _cache() / digest.hexdigest()[:16] / module
-    with _locked(_cache() / f"{module}.lock"):
+    binary = cache() / digest.hexdigest()[:16] / module
+    with locked(cache() / f"{module}.lock"):
         if not binary.exists():
             _build([go, *arguments], _HERE / module, binary)
     return binary
@@ -102,7 +102,7 @@ def _build(command: list[str], folder: Path, binary: Path) -> None:
     print(f"built {binary.name} in {time.monotonic() - begin:.0f} s, kept in {binary.parent}", flush=True)
 
 
-def _cache() -> Path:
+def cache() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root")) / ".cache"
     return Path(home) / "diloco-clusters"
 
@@ -114,7 +114,8 @@ def _link(link: Path, target: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which is made and stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -4,13 +4,11 @@ Run as root: PYTHONPATH=tests python3 -m clusters.cli --help
 """
 
 import argparse
-import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from clusters import build, cgroups, faults, images, network, node, shape, site, storage
@@ -133,14 +131,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-@contextmanager
-def _locked(layout: Layout) -> Iterator[None]:
-    """One command at a time on a set; the lock lies beside the folder and is empty."""
-    path = layout.folder.with_name(f".{layout.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def _locked(layout: Layout) -> AbstractContextManager[None]:
+    """One command at a time on a set; the lock is no part of the set and stays in the cache."""
+    return build.locked(build.cache() / f"{layout.name}.lock")
 
 
 if __name__ == "__main__":

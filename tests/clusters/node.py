@@ -14,6 +14,7 @@ from clusters.images import PAUSE
 from clusters.layout import DNS_SERVICE, NodeLayout
 from clusters.processes import Component, Processes
 
+_MOUNTS = Path(__file__).with_name("node-mounts.sh")
 _SOCKET = "/run/containerd/containerd.sock"
 
 
@@ -53,7 +54,7 @@ def components(node: NodeLayout) -> list[Component]:
     ]
     proxy = [str(site.clusters.bin / "kube-proxy"), f"--config={node.folder}/kube-proxy.json"]
     return [
-        Component(mounts, ["unshare", "--mount", "/bin/sh", "-c", _mounts_script(node)], path, group),
+        Component(mounts, ["unshare", "--mount", str(_MOUNTS), str(node.folder)], path, group),
         Component(
             _own("containerd", node), ["containerd", "-c", f"{node.folder}/containerd.toml"], path, group, mounts
         ),
@@ -120,19 +121,6 @@ def wait_for_containerd(node: NodeLayout, processes: Processes) -> None:
 
 def _own(component: str, node: NodeLayout) -> str:
     return component if node.index == 0 else f"{component}-{node.index}"
-
-
-def _mounts_script(node: NodeLayout) -> str:
-    """Give the node its own folders, then hold them for the others."""
-    binds = " && ".join(
-        f"mkdir -p {node.folder}{hidden} && mount --bind {node.folder}{hidden} {hidden}"
-        for hidden in ("/var/lib", "/var/log")
-    )
-    return (
-        f"{binds} && mount -t tmpfs -o mode=755 node-run /run && mkdir -p /run/netns /var/lib/kubelet"
-        " && mount --bind /var/lib/kubelet /var/lib/kubelet && mount --make-rshared /"
-        f" && touch {node.folder}/mounted && exec sleep infinity"
-    )
 
 
 def _write_configuration(node: NodeLayout) -> None:

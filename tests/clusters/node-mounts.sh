@@ -1,0 +1,21 @@
+#!/bin/sh
+# usage: unshare --mount node-mounts.sh FOLDER : gives a node folders of its own, then holds them for its components.
+set -eu
+folder=$1
+for path in /var/lib /var/log; do
+    mkdir -p "$folder$path"
+    mount --bind "$folder$path" "$path"
+done
+mount -t tmpfs -o mode=755 node-run /run
+mkdir -p /run/netns /run/sysctl /var/lib/kubelet
+mount --bind /var/lib/kubelet /var/lib/kubelet # kubelet's folder is to be a mount, and a shared one
+# What kubelet wants of the machine's settings: it finds them so and leaves the machine's as they are.
+for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
+    kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
+    file=/run/sysctl/$(basename "${setting%=*}")
+    echo "${setting#*=}" >"$file"
+    mount --bind "$file" "/proc/sys/${setting%=*}"
+done
+mount --make-rshared /
+touch "$folder/mounted"
+exec sleep infinity
