@@ -55,6 +55,11 @@ class HubInvalid(HubError):
 class HubOutdated(HubError):
     """What was written is not what is kept: the hub's CRD is older than this operator. The text names a field."""
 
+    def __init__(self, message: str, kept: DiLoCoJob) -> None:
+        super().__init__(message)
+        self.kept = kept
+        """The job as it is kept."""
+
 
 class Hub(Protocol):
     """Where one job is kept."""

@@ -23,11 +23,13 @@ from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.files import write_atomically
 from diloco_operator.hub import FileHub, HubError
+from diloco_operator.hub_facts import FixedFacts, HubFacts
 from diloco_operator.planning.conditions import find, is_true
 from diloco_operator.planning.learners import revived
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.ports import LOOPBACK, asked_ports, check_ports, free_again, free_ports
 from diloco_operator.reconciler import Pass, Reconciler, RunEnd
+from diloco_operator.site_link import FixedSites
 from diloco_operator.sites.process import ProcessSite
 from diloco_operator.sites.site import SiteError
 from diloco_operator.synchronizer_client import SynchronizerClient
@@ -153,9 +155,9 @@ class LocalRun:
         """Until the job is Complete, Failed or Stopped and every process has ended."""
         try:
             await self._begin()
-            async with SynchronizerClient(LOOPBACK) as client:
+            async with SynchronizerClient() as client:
                 self._reconciler = Reconciler(
-                    self._hub, [self._site], client, self._policy,
+                    self._hub, FixedSites([self._site]), FixedFacts(HubFacts(LOOPBACK)), client, self._policy,
                     fresh_start=True, on_pass=self._keep, on_problem=self._keep_problem,
                 )  # fmt: skip
                 if self._stop is not Stop.NO:

@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 FIRST_PORT = 29400
 END_PORT = 32768
 """Below the ports systems hand out by themselves, so that none of ours is taken while its process restarts."""
+_PORT_FIELDS = {"port", "admin_port", "metrics_port"}
 
 
 def free_ports(folder: Path, asked: Mapping[str, int]) -> Ports:
@@ -34,7 +35,7 @@ def free_ports(folder: Path, asked: Mapping[str, int]) -> Ports:
 
 def asked_ports(job: DiLoCoJob) -> dict[str, int]:
     """By the path of their field."""
-    asked = job.spec.synchronizer.model_dump(by_alias=True, exclude_none=True)
+    asked = job.spec.synchronizer.model_dump(by_alias=True, exclude_none=True, include=_PORT_FIELDS)
     return {f"spec.synchronizer.{field}": port for field, port in asked.items()}
 
 

@@ -1,48 +1,41 @@
 """The loop of one job: observe, plan, commit, apply, sleep until it is time or something happened.
 
 All deciding is in `planning.plan`. The status is written once a pass and before anything is done; a failed write ends
-the pass, and the run where its end is asked for. Sites are asked and told in parallel; an error of one, also one nobody
-has thought of, is an observation of the next pass or a line in the log, and stops no other.
+the pass, and the run where its end is asked for. Sites are asked and told in parallel (`site_link`); an error of one,
+also one nobody has thought of, is an observation of the next pass or a line in the log, and stops no other.
 """
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from diloco_api import names
 from diloco_api.progress import Progress
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_operator.hub import Hub, HubError
-from diloco_operator.planning.learners import NAME_CONFLICT
+from diloco_operator.endpoint import admin_endpoint
+from diloco_operator.hub import Hub, HubConflict, HubError, HubOutdated
+from diloco_operator.hub_facts import Facts
 from diloco_operator.planning.plan import plan
 from diloco_operator.planning.steps import Steps, watch_steps
-from diloco_operator.planning.types import (
-    Action,
-    Apply,
-    CreatePod,
-    Delete,
-    Drain,
-    Observed,
-    OperatorPolicy,
-    Plan,
-    Refusal,
-    SiteView,
-    Stop,
-)
-from diloco_operator.planning.views import split_objects
-from diloco_operator.sites.following import follow, report
-from diloco_operator.sites.site import AlreadyExists, Site, SiteError
-from diloco_operator.synchronizer_client import SynchronizerSilent
+from diloco_operator.planning.types import Drain, Observed, OperatorPolicy, Plan, SiteView, Stop
+from diloco_operator.site_link import SiteAction, SiteDirectory, SiteLink
+from diloco_operator.sites.following import report
+from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerSilent
+from diloco_operator.wake_ups import WakeUps
 
 log = logging.getLogger(__name__)
 
-COALESCE_SECONDS = 0.02
-"""Events come in bursts; one look serves them all."""
+CONFLICT_SECONDS = 0.05
+"""Until the next pass after one that met a job that had changed."""
 RETRY_SECONDS = 1.0
-"""Until the next pass after one that failed."""
+"""Until the next pass after one that failed; longer and longer after the first few."""
+PATIENT_FAILURES = 5
+LONGEST_RETRY_SECONDS = 30.0
+RESYNC_SECONDS = 300.0
+"""The longest time without a look, more or less by a fifth."""
 DRAIN_ATTEMPTS = 5
 """Passes that fail one after the other before a run that is being drained ends all the same."""
 
@@ -50,9 +43,9 @@ DRAIN_ATTEMPTS = 5
 class SynchronizerSource(Protocol):
     """Whom progress is asked of; `SynchronizerClient` is the real one."""
 
-    async def progress(self, port: int, key: bytes, job_uid: str) -> Progress: ...
+    async def progress(self, endpoint: AdminEndpoint, key: bytes, job_uid: str) -> Progress: ...
 
-    async def drain(self, port: int, key: bytes, job_uid: str) -> None: ...
+    async def drain(self, endpoint: AdminEndpoint, key: bytes, job_uid: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,8 @@ class Reconciler:
     def __init__(
         self,
         hub: Hub,
-        sites: Sequence[Site],
+        sites: SiteDirectory,
+        facts: Facts,
         synchronizer: SynchronizerSource,
         policy: OperatorPolicy,
         *,
@@ -95,7 +89,10 @@ class Reconciler:
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self._hub = hub
-        self._sites = {site.name: site for site in sites}
+        self._directory = sites
+        self._facts = facts
+        self._begun_at = now()
+        self._links: dict[str, SiteLink] = {}
         self._synchronizer = synchronizer
         self._policy = policy
         self._fresh_start = fresh_start
@@ -105,10 +102,13 @@ class Reconciler:
         self._stop = Stop.NO
         self._stop_at = 0.0
         self._problem = ""
+        self._conflict = False
+        self._crd_problem = ""
         self._gone = False
         self._steps: Steps = {}
-        self._woken = asyncio.Event()
-        self._refusals: dict[str, dict[str, Refusal]] = {name: {} for name in self._sites}
+        self._admin: tuple[AdminEndpoint, bytes] | None = None
+        self.wake_ups = WakeUps()
+        self._watching = False
 
     def request_stop(self, stop: Stop) -> None:
         """Ask for the end of this run; a stronger wish replaces a weaker one."""
@@ -120,11 +120,10 @@ class Reconciler:
 
     def wake(self) -> None:
         """Look again now."""
-        self._woken.set()
+        self.wake_ups.wake()
 
     async def run(self) -> RunEnd:
         """Until the job has ended and nothing but its data is left, or it cannot be had and its end is asked for."""
-        watchers: list[asyncio.Task[None]] = []
         last, failures = None, 0
         try:
             while True:
@@ -135,15 +134,24 @@ class Reconciler:
                     return RunEnd(done)
                 if done is None and self._must_leave(failures):
                     return RunEnd(last, self._problem, self._gone)
-                if done is not None and not watchers:
-                    uid = done.job.metadata.uid
-                    watchers = [asyncio.create_task(follow(site, uid, self.wake)) for site in self._sites.values()]
+                if done is not None and not self._watching:
+                    self._watching = True
+                    for link in self._links.values():
+                        link.watch()
                     continue  # what happened before the watches began
-                await self._sleep(RETRY_SECONDS if done is None else done.plan.requeue_after)
+                wanted = self._retry_after(failures) if done is None else done.plan.requeue_after
+                longest = RESYNC_SECONDS * random.uniform(0.8, 1.2)
+                await self.wake_ups.sleep(longest if wanted is None else min(wanted, longest))
         finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+            self._watching = False
+            await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+            self._links.clear()
+
+    def _retry_after(self, failures: int) -> float:
+        if self._conflict:
+            return CONFLICT_SECONDS
+        grown = RETRY_SECONDS * 2.0 ** min(10, max(0, failures - PATIENT_FAILURES))
+        return min(LONGEST_RETRY_SECONDS, grown)
 
     def _must_leave(self, failures: int) -> bool:
         """The job cannot be read or written: whoever waits for the end of the run must not wait for that, too."""
@@ -152,7 +160,14 @@ class Reconciler:
 
     async def one_pass(self) -> Pass | None:
         """Observe, plan, commit, apply, tell. None: the status could not be read or written, and nothing was done."""
-        self._woken.clear()
+        self.wake_ups.begin()
+        try:
+            return await self._pass()
+        finally:
+            self.wake_ups.end()
+
+    async def _pass(self) -> Pass | None:
+        self._conflict = False
         try:
             job = await self._hub.read_job()
             if job is None:
@@ -162,21 +177,36 @@ class Reconciler:
             observed = await self._observe(job, await self._hub.read_key())
             now = self._now()
             planned = plan(job, self._policy, observed, now)
-            committed = job
-            if planned.status != job.status:
-                committed = await self._hub.commit_status(job, planned.status)
+            committed = await self._commit(job, planned)
         except HubError as error:
+            self._conflict = isinstance(error, HubConflict | HubOutdated)
             self._failed(str(error))
             return None
         self._fresh_start = False
         self._problem = ""
-        await self._apply(committed, observed, planned)
-        if planned.status != job.status:
-            await self._tell(committed, planned)
+        await self._apply(committed, planned)
+        await self._tell(committed, planned)
         done = Pass(committed, observed, planned, now)
         if self._on_pass is not None:
             self._on_pass(done)
         return done
+
+    async def _commit(self, job: DiLoCoJob, planned: Plan) -> DiLoCoJob:
+        """The one write of a pass, then the finalizer. A hub that forgets what it is told is an observation."""
+        committed = job
+        if planned.status != job.status:
+            try:
+                committed = await self._hub.commit_status(job, planned.status)
+                self._crd_problem = ""
+            except HubOutdated as error:
+                known, self._crd_problem = self._crd_problem, str(error)
+                if not known:
+                    raise
+                committed = error.kept
+        if planned.finalizer != "keep":
+            await self._hub.edit_finalizer(committed, planned.finalizer)
+            self.wake()
+        return committed
 
     def _failed(self, problem: str) -> None:
         log.warning("%s", problem)
@@ -186,39 +216,56 @@ class Reconciler:
 
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
-        looks = [self._look(site, job.metadata.uid) for site in self._sites.values()]
-        found = await asyncio.gather(*looks, return_exceptions=True)
-        views = [self._view(name, view) for name, view in zip(self._sites, found, strict=True)]
-        progress, silence = None, "NotAccepted"
-        if job.status.resolved is not None:
-            try:
-                port = job.status.resolved.ports.admin
-                progress, silence = await self._synchronizer.progress(port, key, job.metadata.uid), ""
-            except SynchronizerSilent as error:
-                silence = error.reason
-        stopping = 0.0 if self._stop is Stop.NO else max(0.0, self._now() - self._stop_at)
+        await self._follow_directory(job)
+        views = await asyncio.gather(*(link.look() for link in self._links.values()))
+        await self._forget_left(views)
+        facts = await self._facts.read(job)
+        self._admin = self._admin_of(job, facts.admin_host, key)
+        progress, silence = await self._hear(job)
         now = self._now()
         self._steps = watch_steps(self._steps, progress, now)
         return Observed(
-            tuple(views), progress, silence, key, self._stop, stopping,
+            tuple(views), progress, silence, key, self._stop,
+            stop_seconds=0.0 if self._stop is Stop.NO else max(0.0, now - self._stop_at),
             stepless_seconds={who: now - last.seen_at for who, last in self._steps.items()},
             fresh_start=self._fresh_start,
+            watched_seconds=now - self._begun_at,
+            hub_addresses=facts.node_addresses,
+            propagated=facts.propagated,
+            crd_problem=facts.crd_problem or self._crd_problem,
         )  # fmt: skip
 
-    def _view(self, site: str, found: SiteView | BaseException) -> SiteView:
-        """An error nobody has thought of is a site that cannot be reached."""
-        if isinstance(found, SiteView):
-            return found
-        report(f"site {site}", found)
-        return SiteView(site, unreachable="InternalError", message=repr(found), refusals=self._refusals[site])
+    async def _forget_left(self, views: Sequence[SiteView]) -> None:
+        for view in views:
+            if self._links[view.name].leaving and not view.unreachable and not view.pods and not view.objects:
+                await self._directory.forget(view.name)
 
-    async def _look(self, site: Site, job_uid: str) -> SiteView:
-        refusals = dict(self._refusals[site.name])
+    async def _follow_directory(self, job: DiLoCoJob) -> None:
+        """Sites and credentials as they are now; what is left of a site that is no longer named is not looked at."""
+        entries = await self._directory.entries(job)
+        for entry in entries:
+            if entry.name in self._links:
+                await self._links[entry.name].use(entry)
+            else:
+                self._links[entry.name] = SiteLink(entry, job.metadata.uid, self.wake, self._now)
+            if self._watching:
+                self._links[entry.name].watch()
+        for name in self._links.keys() - {entry.name for entry in entries}:
+            await self._links.pop(name).close()
+
+    def _admin_of(self, job: DiLoCoJob, host: str, key: bytes) -> tuple[AdminEndpoint, bytes] | None:
+        """None while there is nobody to ask: not accepted, without an address yet, or the key is gone."""
+        if job.status.resolved is None or job.status.start_time is None or not host or not key:
+            return None
+        return admin_endpoint(job, self._policy, key, self._now(), host)
+
+    async def _hear(self, job: DiLoCoJob) -> tuple[Progress | None, str]:
+        if self._admin is None:
+            return None, "NotAccepted" if job.status.resolved is None else "AddressPending"
         try:
-            pods, objects = split_objects(await site.list_owned(job_uid), self._now())
-        except SiteError as error:
-            return SiteView(site.name, unreachable=error.reason, message=str(error), refusals=refusals)
-        return SiteView(site.name, pods=pods, objects=objects, refusals=refusals)
+            return await self._synchronizer.progress(*self._admin, job.metadata.uid), ""
+        except SynchronizerSilent as error:
+            return None, error.reason
 
     async def _tell(self, job: DiLoCoJob, planned: Plan) -> None:
         for event in planned.events:
@@ -227,62 +274,24 @@ class Reconciler:
             except HubError as error:
                 log.warning("%s; it was: %s %s", error, event.reason, event.message)
 
-    async def _apply(self, job: DiLoCoJob, observed: Observed, planned: Plan) -> None:
-        """Each site's actions in their order, the sites in parallel."""
-        by_site: dict[str, list[CreatePod | Apply | Delete]] = {name: [] for name in self._sites}
+    async def _apply(self, job: DiLoCoJob, planned: Plan) -> None:
+        """Each site its actions, the sites in parallel."""
+        by_site: dict[str, list[SiteAction]] = {name: [] for name in self._links}
         calls: list[Awaitable[None]] = []
         for action in planned.actions:
             if isinstance(action, Drain):
-                calls.append(self._drain(job, observed.key))
+                calls.append(self._drain(job))
             else:
                 by_site[action.site].append(action)
-        calls += [self._apply_site(job, self._sites[name], actions) for name, actions in by_site.items()]
+        calls += [self._links[name].apply(actions) for name, actions in by_site.items()]
         for error in await asyncio.gather(*calls, return_exceptions=True):
             if error is not None:
                 report("apply", error)
 
-    async def _drain(self, job: DiLoCoJob, key: bytes) -> None:
-        assert job.status.resolved is not None, "only an accepted job has a Synchronizer"
+    async def _drain(self, job: DiLoCoJob) -> None:
+        if self._admin is None:
+            return
         try:
-            await self._synchronizer.drain(job.status.resolved.ports.admin, key, job.metadata.uid)
+            await self._synchronizer.drain(*self._admin, job.metadata.uid)
         except SynchronizerSilent as error:
             log.info("drain: %s", error)
-
-    async def _apply_site(self, job: DiLoCoJob, site: Site, actions: Sequence[CreatePod | Apply | Delete]) -> None:
-        refusals: dict[str, Refusal] = {}
-        for action in actions:
-            try:
-                refusal = await _do(site, action, job.metadata.uid)
-            except SiteError as error:
-                log.warning("site %s: %s: %s", site.name, error.reason, error)
-                refusal = Refusal(error.reason, str(error))
-            if refusal is not None and isinstance(action, CreatePod):
-                refusals[action.name] = refusal
-        self._refusals[site.name] = refusals
-
-    async def _sleep(self, seconds: float | None) -> None:
-        try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
-            await asyncio.sleep(COALESCE_SECONDS)
-        except TimeoutError:
-            pass
-
-
-async def _do(site: Site, action: Action, job_uid: str) -> Refusal | None:
-    """Carry one action out; a Refusal when a pod of that name is somebody else's."""
-    if isinstance(action, Apply):
-        await site.apply(action.manifest)
-    elif isinstance(action, Delete):
-        await site.delete(action.kind, action.name, action.uid)
-    elif isinstance(action, CreatePod):
-        answer = await site.create_pod(action.manifest)
-        if isinstance(answer, AlreadyExists) and not _is_ours(answer.labels, action, job_uid):
-            return Refusal(NAME_CONFLICT, f"a pod named {action.name} belongs to somebody else")
-    return None
-
-
-def _is_ours(labels: Mapping[str, str], action: CreatePod, job_uid: str) -> bool:
-    wanted = action.manifest["metadata"]["labels"]
-    return labels.get(names.LABEL_JOB_UID) == job_uid and all(
-        labels.get(label) == wanted[label] for label in (names.LABEL_LEARNER_INDEX, names.LABEL_INCARNATION)
-    )

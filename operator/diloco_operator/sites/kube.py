@@ -67,7 +67,11 @@ class KubeSite:
         await self._client.close()
 
     async def list_owned(self, job_uid: str) -> list[Manifest]:
-        lists = [self._list(kind, f"{LABEL_JOB_UID}={job_uid}") for kind in self._kinds.values()]
+        return await self.list_labelled(f"{LABEL_JOB_UID}={job_uid}")
+
+    async def list_labelled(self, selector: str) -> list[Manifest]:
+        """Every object of our kinds that has these labels; complete or an error."""
+        lists = [self._list(kind, selector) for kind in self._kinds.values()]
         found = await asyncio.gather(*lists, return_exceptions=True)
         listed: list[Manifest] = []
         for of_kind in found:

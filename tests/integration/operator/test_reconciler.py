@@ -9,14 +9,17 @@ from aiohttp import web
 from builders import job
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.tokens import AdminRole, read_admin_token
+from diloco_operator.hub_facts import FixedFacts, HubFacts
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.reconciler import Pass, Reconciler
+from diloco_operator.site_link import FixedSites
 from diloco_operator.sites.following import follow
 from diloco_operator.sites.site import SiteEvent, SiteUnreachable
-from diloco_operator.synchronizer_client import SynchronizerClient, SynchronizerSilent
+from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerClient, SynchronizerSilent
 from fakes.hubs import KEY, FakeHub
 from fakes.sites import FakeSite
 
+HERE = FixedFacts(HubFacts(admin_host="127.0.0.1"))
 POLICY = OperatorPolicy(image="trainer:1", loopback=True, poll_seconds=0.05)
 
 
@@ -28,7 +31,7 @@ class ScriptedSynchronizer:
         self.phase: Phase | None = None
         self.drains = 0
 
-    async def progress(self, port: int, key: bytes, job_uid: str) -> Progress:
+    async def progress(self, endpoint: AdminEndpoint, key: bytes, job_uid: str) -> Progress:
         assert key == KEY
         if self.phase is None:
             raise SynchronizerSilent("TCPFailure", "not yet")
@@ -46,7 +49,7 @@ class ScriptedSynchronizer:
             outer_steps=1, outer_rounds=1, tokens=TokenTotals(), learners=learners, last_merge_age_seconds=0,
         )  # fmt: skip
 
-    async def drain(self, port: int, key: bytes, job_uid: str) -> None:
+    async def drain(self, endpoint: AdminEndpoint, key: bytes, job_uid: str) -> None:
         self.drains += 1
 
 
@@ -56,7 +59,13 @@ class Scene:
         self.synchronizer = ScriptedSynchronizer(self.site)
         self.passes: list[Pass] = []
         self.reconciler = Reconciler(
-            self.hub, [self.site], self.synchronizer, POLICY, fresh_start=True, on_pass=self.passes.append
+            self.hub,
+            FixedSites([self.site]),
+            HERE,
+            self.synchronizer,
+            POLICY,
+            fresh_start=True,
+            on_pass=self.passes.append,
         )
 
     async def passes_of(self, count: int) -> None:
@@ -100,7 +109,8 @@ async def test_at_rest_a_pass_calls_no_site_and_writes_nothing(scene: Scene) -> 
 async def test_a_lost_pod_wakes_the_loop_and_is_replaced_long_before_the_next_look(scene: Scene) -> None:
     scene = Scene()
     scene.reconciler = Reconciler(
-        scene.hub, [scene.site], scene.synchronizer, OperatorPolicy("x", loopback=True, poll_seconds=3600),
+        scene.hub, FixedSites([scene.site]), HERE, scene.synchronizer,
+        OperatorPolicy("x", loopback=True, poll_seconds=3600),
         fresh_start=True, on_pass=scene.passes.append,
     )  # fmt: skip
     task = asyncio.create_task(scene.reconciler.run())
@@ -180,7 +190,13 @@ async def test_a_run_whose_job_cannot_be_written_ends_when_asked_and_says_why(
     monkeypatch.setattr("diloco_operator.reconciler.RETRY_SECONDS", 0.01)
     problems: list[str] = []
     reconciler = Reconciler(
-        scene.hub, [scene.site], scene.synchronizer, POLICY, fresh_start=True, on_problem=problems.append
+        scene.hub,
+        FixedSites([scene.site]),
+        HERE,
+        scene.synchronizer,
+        POLICY,
+        fresh_start=True,
+        on_problem=problems.append,
     )
     scene.hub.refuse = 1_000_000
     task = asyncio.create_task(reconciler.run())
@@ -238,7 +254,13 @@ async def test_an_unexpected_error_of_one_site_does_not_abandon_the_others(scene
         await FakeSite.delete(scene.site, kind, name, uid)
 
     scene.reconciler = Reconciler(
-        scene.hub, [scene.site, broken], scene.synchronizer, POLICY, fresh_start=True, on_pass=scene.passes.append
+        scene.hub,
+        FixedSites([scene.site, broken]),
+        HERE,
+        scene.synchronizer,
+        POLICY,
+        fresh_start=True,
+        on_pass=scene.passes.append,
     )
     await scene.at_work()
     broken.delete = explode  # type: ignore[method-assign]
@@ -312,10 +334,10 @@ def some_progress(uid: str) -> str:
 async def test_progress_is_read_with_the_operators_token(admin: tuple[dict[str, object], int]) -> None:
     answer, port = admin
     answer["text"] = some_progress(UID)
-    async with SynchronizerClient("127.0.0.1") as client:
-        assert (await client.progress(port, KEY, UID)).phase is Phase.RUNNING
+    async with SynchronizerClient() as client:
+        assert (await client.progress(AdminEndpoint("127.0.0.1", port), KEY, UID)).phase is Phase.RUNNING
         answer |= {"status": 202, "text": ""}
-        await client.drain(port, KEY, UID)
+        await client.drain(AdminEndpoint("127.0.0.1", port), KEY, UID)
 
 
 @pytest.mark.parametrize(
@@ -332,9 +354,9 @@ async def test_what_is_no_progress_of_this_job_is_silence_with_a_reason(
 ) -> None:
     answer, port = admin
     answer |= {"status": status, "text": text}
-    async with SynchronizerClient("127.0.0.1") as client:
+    async with SynchronizerClient() as client:
         with pytest.raises(SynchronizerSilent) as caught:
-            await client.progress(port, KEY, UID)
+            await client.progress(AdminEndpoint("127.0.0.1", port), KEY, UID)
     assert caught.value.reason == reason
     assert KEY.decode() not in str(caught.value)
 
@@ -344,17 +366,17 @@ async def test_a_synchronizer_that_hangs_costs_one_wait_and_is_not_asked_again_a
 ) -> None:
     answer, port = admin
     answer["wait"] = 60.0
-    async with SynchronizerClient("127.0.0.1", timeout_seconds=0.2, rest_seconds=60.0) as client:
+    async with SynchronizerClient(timeout_seconds=0.2, rest_seconds=60.0) as client:
         began = asyncio.get_running_loop().time()
         for _ in range(5):
             with pytest.raises(SynchronizerSilent, match="in time"):
-                await client.progress(port, KEY, UID)
+                await client.progress(AdminEndpoint("127.0.0.1", port), KEY, UID)
         assert asyncio.get_running_loop().time() - began < 2
     assert answer["asked"] == 1
 
 
 async def test_a_closed_port_is_silence() -> None:
-    async with SynchronizerClient("127.0.0.1") as client:
+    async with SynchronizerClient() as client:
         with pytest.raises(SynchronizerSilent) as caught:
-            await client.progress(1, KEY, UID)
+            await client.progress(AdminEndpoint("127.0.0.1", 1), KEY, UID)
     assert caught.value.reason == "TCPFailure"

@@ -1,0 +1,125 @@
+"""What planning needs to know of the hub beyond the job's objects: addresses, content to copy, an old CRD.
+
+Looked up seldom and kept between passes; what cannot be read is told in the log and left out. Decides nothing.
+"""
+
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from diloco_api import names
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.api import Api, ApiError, core_path, find
+from diloco_operator.planning.types import ObjectKey
+from diloco_operator.sites.site import SiteError
+
+log = logging.getLogger(__name__)
+
+LABEL_PROPAGATE = "diloco.dev/propagate"
+KEEP_SECONDS = 30.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class HubFacts:
+    """As of a moment ago."""
+
+    admin_host: str = ""
+    """Where the operator reaches the Synchronizer; empty: nowhere yet."""
+    node_addresses: tuple[str, ...] = ()
+    propagated: Mapping[ObjectKey, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
+    crd_problem: str = ""
+
+
+class Facts(Protocol):
+    """Where a job's facts are asked for, at every pass."""
+
+    async def read(self, job: DiLoCoJob) -> HubFacts: ...
+
+
+class FixedFacts:
+    """The same facts for ever."""
+
+    def __init__(self, facts: HubFacts) -> None:
+        self._facts = facts
+
+    async def read(self, job: DiLoCoJob) -> HubFacts:
+        return self._facts
+
+
+class KubeFacts:
+    """Facts of one job on an API server."""
+
+    def __init__(
+        self,
+        api: Api,
+        node_addresses: Callable[[], Awaitable[list[str]]],
+        crd_problem: Callable[[], Awaitable[str]],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._node_addresses = node_addresses
+        self._crd_problem = crd_problem
+        self._now = now
+        self._kept: dict[str, tuple[float, Any]] = {}
+        self._told: dict[str, str] = {}
+
+    async def read(self, job: DiLoCoJob) -> HubFacts:
+        exposure = job.spec.synchronizer.exposure
+        nodes_wanted = exposure.type == "NodePort" and not exposure.addresses
+        return HubFacts(
+            admin_host=await self._keep("admin", "", lambda: self._cluster_ip(job), believe_empty=False),
+            node_addresses=tuple(await self._keep("nodes", [], self._node_addresses)) if nodes_wanted else (),
+            propagated=await self._keep("propagate", {}, lambda: self._propagated(job)),
+            crd_problem=await self._crd_problem(),
+        )
+
+    async def _keep(
+        self, what: str, default: _T, look: Callable[[], Awaitable[_T]], *, believe_empty: bool = True
+    ) -> _T:
+        """What was found last, for a while; what was found before when it cannot be looked up now."""
+        at, found = self._kept.get(what, (None, default))
+        if at is not None and self._now() - at < KEEP_SECONDS and (found or believe_empty):
+            return found
+        problem = ""
+        try:
+            found = await look()
+        except (ApiError, SiteError) as error:
+            problem = f"{error.reason}: {error}"
+        if problem and self._told.get(what) != problem:
+            log.warning("%s: %s", what, problem)
+        self._told[what] = problem
+        self._kept[what] = (self._now(), found)
+        return found
+
+    async def _cluster_ip(self, job: DiLoCoJob) -> str:
+        """Of the Synchronizer's Service: an address works with and without the cluster's DNS."""
+        name = names.synchronizer_name(job.metadata.name, job.metadata.uid)
+        service = await find(self._api, core_path(job.metadata.namespace, "services", name))
+        return str(service["spec"].get("clusterIP", "")) if service is not None else ""
+
+    async def _propagated(self, job: DiLoCoJob) -> dict[ObjectKey, dict[str, bytes]]:
+        found: dict[ObjectKey, dict[str, bytes]] = {}
+        spec = job.spec.propagate
+        for kind, plural, wanted in (
+            ("Secret", "secrets", spec.secrets),
+            ("ConfigMap", "configmaps", spec.config_maps),
+        ):
+            for name in wanted:
+                source = await find(self._api, core_path(job.metadata.namespace, plural, name))
+                if source is None or (source["metadata"].get("labels") or {}).get(LABEL_PROPAGATE) != "true":
+                    continue
+                found[kind, name] = _content(kind, source)
+        return found
+
+
+def _content(kind: str, source: Mapping[str, Any]) -> dict[str, bytes]:
+    data: Mapping[str, str] = source.get("data") or {}
+    binary: Mapping[str, str] = source.get("binaryData") or {}
+    if kind == "Secret":
+        return {key: base64.b64decode(value) for key, value in data.items()}
+    return {key: value.encode() for key, value in data.items()} | {k: base64.b64decode(v) for k, v in binary.items()}

@@ -1,0 +1,265 @@
+"""One site as one job uses it: looked at and told what to do without ever holding the other sites up.
+
+A look or a batch that takes longer than a moment goes on beside the next passes; until it is over the site counts as
+one that does not answer, and is told nothing new. A batch is bounded and keeps order only where it matters:
+configuration before pods, a Learner's Secret before its pod. Decides nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from diloco_api import names
+from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.learners import NAME_CONFLICT
+from diloco_operator.planning.types import Apply, CreatePod, Delete, ObjectKey, Refusal, SiteView
+from diloco_operator.planning.views import split_objects
+from diloco_operator.sites.following import follow, report
+from diloco_operator.sites.site import AlreadyExists, Site, SiteError, SiteUnreachable
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 2.0
+"""A pass waits this long for one site; the timeouts of single calls are longer."""
+FRESH_SECONDS = 1.0
+"""An answer that came between two passes is used when it is not older."""
+PARALLEL = 8
+"""Calls under way at one site for one job."""
+BATCH = 32
+"""Learners that are begun or ended in one pass at one site; the next pass takes the next ones."""
+
+SiteAction = CreatePod | Apply | Delete
+_FULL = frozenset({"QuotaExceeded", "TooManyRequests"})
+"""Where one creation failed for this, the next one would, too."""
+
+
+@dataclass(frozen=True)
+class SiteEntry:
+    """A site of a job as it can be used now."""
+
+    name: str
+    site: Site | None
+    """None: there are no credentials to use it with."""
+    problem: Refusal | None = None
+    """What is wrong with its credentials."""
+    identify: Callable[[], Awaitable[str]] | None = None
+    """The UID of the cluster behind it; None where it cannot be another one."""
+    leaving: bool = False
+    """The job does not name it any more; it is looked at until nothing of the job is there."""
+
+
+class SiteDirectory(Protocol):
+    """Where the sites of a job are asked for, at every pass: credentials may change while it lives."""
+
+    async def entries(self, job: DiLoCoJob) -> Sequence[SiteEntry]:
+        """All sites of the job, also those that cannot be used."""
+
+    async def forget(self, name: str) -> None:
+        """Nothing of the job is left at a site that is leaving."""
+
+
+class FixedSites:
+    """The same sites for ever."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._entries = [SiteEntry(site.name, site) for site in sites]
+
+    async def entries(self, job: DiLoCoJob) -> Sequence[SiteEntry]:
+        return self._entries
+
+    async def forget(self, name: str) -> None:
+        """None is ever leaving."""
+
+
+class SiteLink:
+    """One site of one job."""
+
+    def __init__(self, entry: SiteEntry, job_uid: str, wake: Callable[[], None], now: Callable[[], float]) -> None:
+        self._entry = entry
+        self._job_uid = job_uid
+        self._wake = wake
+        self._now = now
+        self._look: asyncio.Task[SiteView] | None = None
+        self._looked_at = 0.0
+        self._batch: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._refusals: Mapping[str, Refusal] = {}
+        self._object_refusals: Mapping[ObjectKey, Refusal] = {}
+        self._last_contact: float | None = None
+
+    async def use(self, entry: SiteEntry) -> None:
+        """From now on with these credentials."""
+        changed = entry.site is not self._entry.site
+        self._entry = entry
+        if changed:
+            watched = self._watch is not None
+            await self.close()
+            if watched:
+                self.watch()
+
+    def watch(self) -> None:
+        """Begin to wake on changes of the job's objects; a second call does nothing."""
+        if self._watch is None and self._entry.site is not None:
+            self._watch = asyncio.create_task(follow(self._entry.site, self._job_uid, self._wake))
+
+    async def close(self) -> None:
+        """End everything that is under way."""
+        tasks = [task for task in (self._look, self._batch, self._watch) if task is not None]
+        self._look = self._batch = self._watch = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def look(self) -> SiteView:
+        """The site now; unreachable when it has not answered within a moment."""
+        if self._entry.site is None:
+            problem = self._entry.problem or Refusal("SecretInvalid", "there are no credentials for it")
+            return replace(self._blind(problem.reason, problem.message), credentials_problem=problem.reason)
+        if self._look is not None and self._look.done() and self._now() - self._looked_at > FRESH_SECONDS:
+            self._look = None
+        hanging = self._look is not None
+        if self._look is None:
+            self._look = asyncio.create_task(self._list(self._entry.site))
+            self._look.add_done_callback(self._looked)
+        await asyncio.wait({self._look}, timeout=0.0 if hanging else PATIENCE_SECONDS)
+        if not self._look.done():
+            self._look.add_done_callback(lambda _: self._wake())
+            return self._blind(SiteUnreachable.reason, "it does not answer in time")
+        view, self._look = self._look.result(), None
+        return replace(view, refusals=self._refusals, object_refusals=self._object_refusals)
+
+    @property
+    def leaving(self) -> bool:
+        """See `SiteEntry`."""
+        return self._entry.leaving
+
+    def _looked(self, _: object) -> None:
+        self._looked_at = self._now()
+
+    async def _list(self, site: Site) -> SiteView:
+        try:
+            cluster_uid = await self._entry.identify() if self._entry.identify is not None else ""
+            pods, objects = split_objects(await site.list_owned(self._job_uid), self._now())
+        except SiteError as error:
+            return self._blind(error.reason, str(error))
+        except Exception as error:  # noqa: BLE001  (an error nobody has thought of is a site that cannot be reached)
+            report(f"site {self._entry.name}", error)
+            return self._blind("InternalError", repr(error))
+        self._last_contact = self._now()
+        return self._view(pods=pods, objects=objects, cluster_uid=cluster_uid)
+
+    def _blind(self, reason: str, message: str) -> SiteView:
+        return self._view(unreachable=reason, message=message)
+
+    def _view(self, **fields: object) -> SiteView:
+        return SiteView(
+            self._entry.name,
+            last_contact=self._last_contact,
+            refusals=self._refusals,
+            object_refusals=self._object_refusals,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    async def apply(self, actions: Sequence[SiteAction]) -> None:
+        """Begin a batch, and wait a moment for its end. One at a time: what is still true is planned again."""
+        if self._batch is not None and not self._batch.done():
+            return
+        if self._entry.site is None:
+            return
+        self._batch = asyncio.create_task(self._carry_out(self._entry.site, actions))
+        await asyncio.wait({self._batch}, timeout=PATIENCE_SECONDS)
+        if not self._batch.done():
+            self._batch.add_done_callback(lambda _: self._wake())
+
+    async def _carry_out(self, site: Site, actions: Sequence[SiteAction]) -> None:
+        batch = _Batch(self._entry.name, site, self._job_uid)
+        for stage in stages(actions):
+            await batch.run(stage[:BATCH])
+            if len(stage) > BATCH:
+                if not batch.failed:
+                    self._wake()
+                break
+        self._refusals, self._object_refusals = batch.refusals, batch.object_refusals
+
+
+class _Batch:
+    """Some actions at one site, each chain in its order."""
+
+    def __init__(self, name: str, site: Site, job_uid: str) -> None:
+        self._name = name
+        self._site = site
+        self._job_uid = job_uid
+        self._slots = asyncio.Semaphore(PARALLEL)
+        self._full: Refusal | None = None
+        self.refusals: dict[str, Refusal] = {}
+        self.object_refusals: dict[ObjectKey, Refusal] = {}
+        self.failed = False
+
+    async def run(self, chains: Sequence[Sequence[SiteAction]]) -> None:
+        for error in await asyncio.gather(*map(self._chain, chains), return_exceptions=True):
+            if error is not None:
+                self.failed = True
+                report(f"site {self._name}: apply", error)
+
+    async def _chain(self, chain: Sequence[SiteAction]) -> None:
+        async with self._slots:
+            for action in chain:
+                refusal = await self._one(action)
+                if refusal is not None and isinstance(action, CreatePod):
+                    self.refusals[action.name] = refusal
+                elif refusal is not None and isinstance(action, Apply):
+                    self.object_refusals[action.key] = refusal
+
+    async def _one(self, action: SiteAction) -> Refusal | None:
+        if self._full is not None and isinstance(action, CreatePod):
+            return self._full
+        try:
+            return await self._do(action)
+        except SiteError as error:
+            log.warning("site %s: %s: %s", self._name, error.reason, error)
+            self.failed = True
+            refusal = Refusal(error.reason, str(error))
+            if isinstance(action, CreatePod) and error.reason in _FULL:
+                self._full = refusal
+            return refusal
+
+    async def _do(self, action: SiteAction) -> Refusal | None:
+        """Carry one action out; a Refusal when a pod of that name is somebody else's."""
+        if isinstance(action, Apply):
+            await self._site.apply(action.manifest)
+        elif isinstance(action, Delete):
+            await self._site.delete(action.kind, action.name, action.uid)
+        else:
+            answer = await self._site.create_pod(action.manifest)
+            if isinstance(answer, AlreadyExists) and not _is_ours(answer.labels, action, self._job_uid):
+                return Refusal(NAME_CONFLICT, f"a pod named {action.name} belongs to somebody else")
+        return None
+
+
+def stages(actions: Sequence[SiteAction]) -> list[list[list[SiteAction]]]:
+    """Chains that may run side by side, in stages: what others read first.
+
+    A Deployment begins at once and would back off without its configuration; a Learner's own Secret goes with its pod.
+    """
+    pods = {action.name for action in actions if isinstance(action, CreatePod)}
+    shared: list[list[SiteAction]] = []
+    chains: dict[str, list[SiteAction]] = {}
+    for number, action in enumerate(actions):
+        if isinstance(action, CreatePod):
+            chains.setdefault(action.name, []).append(action)
+        elif isinstance(action, Apply) and action.key[1] in pods:
+            chains.setdefault(action.key[1], []).append(action)
+        elif isinstance(action, Apply) and action.key[0] != "Deployment":
+            shared.append([action])
+        else:
+            chains[f"#{number}"] = [action]
+    return [stage for stage in (shared, list(chains.values())) if stage]
+
+
+def _is_ours(labels: Mapping[str, str], action: CreatePod, job_uid: str) -> bool:
+    wanted = action.manifest["metadata"]["labels"]
+    return labels.get(names.LABEL_JOB_UID) == job_uid and all(
+        labels.get(label) == wanted[label] for label in (names.LABEL_LEARNER_INDEX, names.LABEL_INCARNATION)
+    )
