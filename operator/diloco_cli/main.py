@@ -11,6 +11,8 @@ import typer
 from diloco_api.errors import SpecError
 from diloco_api.manifest import load_job, parse_override
 from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_cli import cluster_app
+from diloco_cli.cluster import BadCredentials, ClusterError
 from diloco_cli.drills import check_targets, parse_drill
 from diloco_cli.exit_status import ExitStatus, complain
 from diloco_cli.local_job import RunOptions, run_job
@@ -25,11 +27,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train one model with many Learners that meet only every few hundred steps.",
 )
-
-
-@app.callback()
-def diloco() -> None:
-    """Keeps `run` a command of its own."""
 
 
 @app.command()
@@ -70,6 +67,9 @@ def run(
     raise typer.Exit(run_job(job, RunOptions(workdir=folder, report=where, drills=tuple(drills), resume=resume)))
 
 
+cluster_app.register(app)
+
+
 def main() -> None:
     """Entry point: ends the process with the run's exit code."""
     try:
@@ -78,8 +78,11 @@ def main() -> None:
         complain(str(error))
         code = ExitStatus.INVALID
     except _USAGE_ERROR as error:
-        complain(f"{_usage(error)} (see diloco run --help)")
+        complain(f"{_usage(error)} (see {_command(error)} --help)")
         code = ExitStatus.INVALID
+    except ClusterError as error:
+        complain(str(error))
+        code = ExitStatus.INVALID if isinstance(error, BadCredentials) else ExitStatus.FAILED
     except OSError as error:  # of a path that was given; what can be said before is said in better words
         complain(f"{error.filename or 'the run'}: {error.strerror or error}")
         code = ExitStatus.INVALID
@@ -93,6 +96,12 @@ def _usage(error: Exception) -> str:
     """Text of a ClickException, with the option it is about."""
     format_message: Callable[[], str] = getattr(error, "format_message", lambda: str(error))
     return format_message()
+
+
+def _command(error: Exception) -> str:
+    """The command whose arguments were wrong, as it is typed."""
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else "diloco"
 
 
 def _program() -> str:

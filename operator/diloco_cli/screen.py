@@ -18,7 +18,7 @@ from diloco_cli.view import Happening, LearnerRow, View
 HAPPENINGS = 6
 WIDE = 100
 
-_STATE_STYLES = {
+STATE_STYLES = {
     "training": "green",
     "Running": "green",
     "sync_wait": "yellow",
@@ -110,7 +110,7 @@ def _learners(view: View, wide: bool) -> RenderableType:
 def _cells(row: LearnerRow) -> list[RenderableType]:
     return [
         str(row.index),
-        Text(row.state, style=_STATE_STYLES.get(row.state, "")),
+        Text(row.state, style=STATE_STYLES.get(row.state, "")),
         row.site,
         str(row.incarnation) if row.incarnation else "-",
         "-" if row.step is None else str(row.step),
