@@ -9,6 +9,9 @@ import yaml
 
 from chart.rendering import IMAGES, OPERATOR, ROOT, Refused, notes, of_kind, render, rights, run_helm
 from chart.restricted import breaches
+from diloco_operator.lease import LEASE_NAME
+from diloco_operator.origin import SECRET_NAME
+from diloco_operator.settings import read_settings
 
 CRD = ROOT / "crds/dilocojobs.diloco.dev.yaml"
 DIGEST = "sha256:" + "0" * 64
@@ -110,9 +113,12 @@ FOR_THE_CLUSTER = {
 }
 INSTALLATION = {
     ("coordination.k8s.io", "leases", "", "create"),
-    ("coordination.k8s.io", "leases", "diloco-operator", "get"),
-    ("coordination.k8s.io", "leases", "diloco-operator", "update"),
+    ("coordination.k8s.io", "leases", LEASE_NAME, "get"),
+    ("coordination.k8s.io", "leases", LEASE_NAME, "update"),
+    ("", "secrets", "", "create"),
+    ("", "secrets", SECRET_NAME, "get"),
 }
+IDENTITY = {("", "namespaces", "kube-system", "get")}
 NODES = {("", "nodes", "", "list"), ("", "nodes", "", "watch")}
 
 
@@ -123,15 +129,15 @@ def test_for_a_whole_cluster_the_operator_has_exactly_these_rights() -> None:
         "diloco-diloco-operator": IN_A_NAMESPACE | FOR_THE_CLUSTER,
         "diloco-diloco-operator-ops-nodes": NODES,
     }
-    (role,) = of_kind(documents, "Role")
-    assert (role["metadata"]["namespace"], rights(role)) == ("ops", INSTALLATION)
+    in_namespaces = {role["metadata"]["namespace"]: rights(role) for role in of_kind(documents, "Role")}
+    assert in_namespaces == {"ops": INSTALLATION, "kube-system": IDENTITY}
 
 
 def test_for_single_namespaces_it_has_no_right_outside_of_them_but_reading_nodes() -> None:
     documents = render(OPERATOR, {**IMAGES, **VARIANTS["namespaces"]})
     assert [rights(role) for role in of_kind(documents, "ClusterRole")] == [NODES]
     granted = {role["metadata"]["namespace"]: rights(role) for role in of_kind(documents, "Role")}
-    assert granted == {"team-a": IN_A_NAMESPACE, "team-b": IN_A_NAMESPACE, "ops": INSTALLATION}
+    assert granted == {"team-a": IN_A_NAMESPACE, "team-b": IN_A_NAMESPACE, "ops": INSTALLATION, "kube-system": IDENTITY}
     (container,) = of_kind(documents, "Deployment")[0]["spec"]["template"]["spec"]["containers"]
     assert [arg for arg in container["args"] if arg.startswith("--namespace=")] == [
         "--namespace=team-a",
@@ -249,3 +255,15 @@ def test_the_notes_tell_how_to_add_a_site_and_in_which_order_to_uninstall() -> N
     assert text.index("delete all jobs") < text.index("uninstall diloco")
     assert "kubectl delete crd dilocojobs.diloco.dev" in text
     assert "kubectl delete crd" not in notes(OPERATOR, {**IMAGES, "crds": {"keep": False}})
+
+
+@pytest.mark.parametrize("variant", ["default", "namespaces", "full"])
+def test_the_operator_understands_the_arguments_it_is_given(variant: str) -> None:
+    values = merged({**VARIANTS[variant], "extraArgs": ["--log-level=DEBUG"]})
+    (container,) = of_kind(render(OPERATOR, values), "Deployment")[0]["spec"]["template"]["spec"]["containers"]
+    settings = read_settings(container["args"], {})
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {"metrics": settings.metrics_port, "health": settings.health_port} == ports
+    assert settings.namespaces == tuple(VARIANTS[variant].get("namespaces", ()))
+    assert (settings.own_namespace, settings.monitoring_namespace, settings.log_level) == ("ops", "monitoring", "DEBUG")
+    assert settings.image.startswith("registry.example.com/team/diloco-trainer")

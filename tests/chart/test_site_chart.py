@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from chart.rendering import SITE, Refused, notes, of_kind, render, rights, run_helm
+from diloco_cli.site_rights import NEEDED
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -60,6 +61,15 @@ def test_the_account_has_exactly_these_rights(
     account = of_kind(documents, "ServiceAccount")[0]["metadata"]["name"]
     for binding in of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "train"}]
+
+
+def test_what_a_check_of_a_site_asks_for_is_what_the_chart_grants() -> None:
+    def asked(optional: bool) -> set[tuple[str, str, str, str]]:
+        return {(one.group, one.resource, "", verb) for one in NEEDED
+                if bool(one.optional_for) == optional for verb in one.verbs}  # fmt: skip
+
+    assert asked(optional=False) == IN_THE_NAMESPACE
+    assert asked(optional=True) == LOGS
 
 
 def test_two_sites_of_one_cluster_share_no_object() -> None:
