@@ -7,7 +7,7 @@ API server that is away makes nobody unhealthy: a restart would not bring it bac
 import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -52,7 +52,7 @@ class Health:
         info = Gauge(
             "diloco_build_info", "Always 1.", ["version", "python", "kopf"], registry=self.registry
         )  # fmt: skip
-        info.labels(version("diloco-operator"), platform.python_version(), version("kopf")).set(1)
+        info.labels(_own_version(), platform.python_version(), version("kopf")).set(1)
 
     def problems(self) -> list[str]:
         """Why this process should be started anew; empty: it should not."""
@@ -111,3 +111,11 @@ class HealthServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._health.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _own_version() -> str:
+    """Run from a checkout there is none."""
+    try:
+        return version("diloco-operator")
+    except PackageNotFoundError:
+        return "unreleased"

@@ -178,6 +178,7 @@ class Operator:
 
     def _served(self, ref: JobRef, done: Pass) -> None:
         self._health.passes.labels("done").inc()
+        self._health.seconds.observe(done.seconds)
 
     def _not_served(self, ref: JobRef, problem: str) -> None:
         self._health.passes.labels("failed").inc()
@@ -220,6 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_settings(arguments)
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp").setLevel("WARNING")
+    logging.getLogger("kopf.objects").setLevel("WARNING")  # a line per event of a job says nothing
     try:
         return asyncio.run(Operator(settings).run())
     except KubeconfigRefused as error:

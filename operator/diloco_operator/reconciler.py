@@ -58,6 +58,8 @@ class Pass:
     plan: Plan
     at: float
     """Unix seconds."""
+    seconds: float = 0.0
+    """How long it took."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ class Reconciler:
             self.wake_ups.end()
 
     async def _pass(self) -> Pass | None:
+        begun = time.monotonic()
         self._conflict = False
         try:
             job = await self._hub.read_job()
@@ -186,7 +189,7 @@ class Reconciler:
         self._problem = ""
         await self._apply(committed, planned)
         await self._tell(committed, planned)
-        done = Pass(committed, observed, planned, now)
+        done = Pass(committed, observed, planned, now, time.monotonic() - begun)
         if self._on_pass is not None:
             self._on_pass(done)
         return done
