@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from clusters.layout import SERVICE_CIDR, SiteLayout
-from clusters.processes import Component
+from clusters.processes import Component, write_configuration
 
 NODE_MONITOR_GRACE = "16s"
 """After so long without a sign of life a node is NotReady; Kubernetes' default is 50 s."""
@@ -52,7 +52,7 @@ def _etcd(site: SiteLayout) -> list[str]:
 
 def _apiserver(site: SiteLayout) -> list[str]:
     policy = site.folder / "audit-policy.json"
-    _write_json(policy, _AUDIT_POLICY)
+    write_configuration(policy, json.dumps(_AUDIT_POLICY, indent=1))
     pki = site.pki
     return [
         "--etcd-servers=http://127.0.0.1:2379",
@@ -107,7 +107,8 @@ def _scheduler(site: SiteLayout) -> list[str]:
 def _corefile(site: SiteLayout) -> Path:
     """Names outside the cluster are refused at once: there is nobody to ask."""
     path = site.folder / "Corefile"
-    path.write_text(
+    write_configuration(
+        path,
         f""".:53 {{
     bind {site.address}
     errors
@@ -117,10 +118,6 @@ def _corefile(site: SiteLayout) -> Path:
     }}
     cache 5
 }}
-"""
+""",
     )
     return path
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=1))

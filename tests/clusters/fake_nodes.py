@@ -22,13 +22,17 @@ _WATCH_SECONDS = 60
 
 
 class FakeNodes:
-    """Fake nodes of one site, for as long as the context is entered."""
+    """Fake nodes of one site, for as long as the context is entered.
+
+    `resources` are what each node has besides plenty of everything, such as {"nvidia.com/gpu": "8"}.
+    """
 
     def __init__(self, site: SiteLayout, count: int, resources: dict[str, str] | None = None) -> None:
         self._api = Api(site)
         self.names = [f"{site.name}-fake-{index}" for index in range(count)]
         self._resources = {"cpu": "10000", "memory": "10000Gi", "pods": "1000"} | (resources or {})
         self._addresses = itertools.count(1)
+        self._silent: set[str] = set()
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=loop, daemon=True) for loop in (self._renew, self._follow)]
 
@@ -56,21 +60,35 @@ class FakeNodes:
         phase = "Succeeded" if exit_code == 0 else "Failed"
         self._patch(pod, phase, {"terminated": {**ended, "finishedAt": _now()}}, ready=False)
 
+    def silence(self, name: str) -> None:
+        """Nothing is heard of a node any more: it becomes NotReady, and nobody moves its pods."""
+        self._silent.add(name)
+
+    def hear(self, name: str) -> None:
+        """A silent node is back."""
+        self._silent.discard(name)
+        self._renew_lease(name)
+        self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [_ready()]}}, strategic=True)
+
     def _renew(self) -> None:
         """Leases keep the nodes Ready; the node's status is written once and left alone."""
         while not self._stopped.is_set():
             for name in self.names:
-                lease = {
-                    "apiVersion": "coordination.k8s.io/v1",
-                    "kind": "Lease",
-                    "metadata": {"name": name, "namespace": "kube-node-lease"},
-                    "spec": {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": _now(6)},
-                }
                 try:
-                    self._api.apply(lease)
+                    if name not in self._silent:
+                        self._renew_lease(name)
                 except (ApiError, OSError):  # the API server is down on purpose: tried again
                     break
             self._stopped.wait(_RENEW_EVERY_SECONDS)
+
+    def _renew_lease(self, name: str) -> None:
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": "kube-node-lease"},
+            "spec": {"holderIdentity": name, "leaseDurationSeconds": _LEASE_SECONDS, "renewTime": _now(6)},
+        }
+        self._api.apply(lease)
 
     def _follow(self) -> None:
         while not self._stopped.is_set():
@@ -84,7 +102,8 @@ class FakeNodes:
                 self._stopped.wait(0.5)
 
     def _move(self, pod: Object) -> None:
-        if pod["spec"].get("nodeName") not in self.names:
+        node = pod["spec"].get("nodeName")
+        if node not in self.names or node in self._silent:
             return
         try:
             if "deletionTimestamp" in pod["metadata"]:

@@ -65,7 +65,7 @@ def thaw(site: SiteLayout, component: str) -> None:
 
 def rules(layout: Layout, cuts: set[tuple[str, str]]) -> str:
     """The whole table, given at once to nft."""
-    lines = []
+    lines = [_own_pods_only(site) for site in layout.sites()]
     hub = _addresses(layout.hub)
     for name, kind in sorted(cuts):
         site = _addresses(layout.site(name))
@@ -79,6 +79,12 @@ def rules(layout: Layout, cuts: set[tuple[str, str]]) -> str:
     chain = "\n    ".join(["type filter hook forward priority 0; policy accept;", *lines])
     emptied = "table inet faults\ndelete table inet faults\n"
     return f"{emptied}table inet faults {{\n  chain forward {{\n    {chain}\n  }}\n}}\n"
+
+
+def _own_pods_only(site: SiteLayout) -> str:
+    """Pods have no address outside their cluster: what other sites want of them goes through NodePorts."""
+    own = ", ".join([*(node.address for node in site.nodes()), site.cluster_cidr])
+    return f"ip daddr {site.cluster_cidr} ip saddr != {{ {own} }} drop"
 
 
 def _addresses(site: SiteLayout) -> str:

@@ -12,7 +12,7 @@ from clusters import cgroups, network
 from clusters.api import Api, wait_until
 from clusters.images import PAUSE
 from clusters.layout import DNS_SERVICE, NodeLayout
-from clusters.processes import Component, Processes
+from clusters.processes import Component, Processes, write_configuration
 
 _MOUNTS = Path(__file__).with_name("node-mounts.sh")
 _SOCKET = "/run/containerd/containerd.sock"
@@ -126,10 +126,10 @@ def _own(component: str, node: NodeLayout) -> str:
 def _write_configuration(node: NodeLayout) -> None:
     cni = node.folder / "cni"
     cni.mkdir(parents=True, exist_ok=True)
-    (cni / "10-pods.conflist").write_text(json.dumps(_cni(node), indent=1))
-    (node.folder / "containerd.toml").write_text(_containerd(node))
-    (node.folder / "kubelet.json").write_text(json.dumps(_kubelet(node), indent=1))
-    (node.folder / "kube-proxy.json").write_text(json.dumps(_kube_proxy(node), indent=1))
+    write_configuration(cni / "10-pods.conflist", json.dumps(_cni(node), indent=1))
+    write_configuration(node.folder / "containerd.toml", _containerd(node))
+    write_configuration(node.folder / "kubelet.json", json.dumps(_kubelet(node), indent=1))
+    write_configuration(node.folder / "kube-proxy.json", json.dumps(_kube_proxy(node), indent=1))
 
 
 def _cni(node: NodeLayout) -> dict:

@@ -130,6 +130,12 @@ class Processes:
         )  # fmt: skip
 
 
+def write_configuration(path: Path, text: str) -> None:
+    """Write the file unless it says so already: kube-proxy ends when its configuration is written again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def _start_time(pid: int) -> int:
     """Start time in clock ticks since boot; 0 if there is no such process or it has ended and waits for its parent."""
     try:
@@ -140,4 +146,6 @@ def _start_time(pid: int) -> int:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])
+    # With threads left, its sockets are still open although its first thread has ended.
+    ended = fields[0] in "ZX" and int(fields[17]) <= 1
+    return 0 if ended else int(fields[19])

@@ -8,6 +8,7 @@ import pytest
 
 from clusters import faults, network, node, shape, workloads
 from clusters.api import Api, wait_until
+from clusters.fake_nodes import FakeNodes
 from clusters.layout import API_PORT, WAN
 
 pytestmark = pytest.mark.usefixtures("healed")
@@ -122,3 +123,15 @@ def test_nothing_leads_out_of_the_namespaces(clusters):
     for name in (WAN, "hub", "site-1"):
         links = network.run("ip", "-n", clusters.namespace(name), "-br", "link").splitlines()
         assert all(line.startswith(("lo ", "v-", "eth0@", "cni0 ", "veth")) for line in links), links
+
+
+def test_a_silent_fake_node_becomes_not_ready_and_comes_back(clusters, site_1):
+    api = Api(site_1)
+    with FakeNodes(site_1, 2) as fakes:
+        silent, heard = fakes.names
+        wait_until("both Ready", lambda: all(node.is_ready(api, name) for name in fakes.names), 10)
+        fakes.silence(silent)
+        wait_until("the silent one NotReady", lambda: not node.is_ready(api, silent), 40)
+        assert node.is_ready(api, heard)
+        fakes.hear(silent)
+        wait_until("Ready again", lambda: node.is_ready(api, silent), 20)

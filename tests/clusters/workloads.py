@@ -82,6 +82,12 @@ def condition(found: Object | None, kind: str) -> str | None:
     return next((one["status"] for one in conditions if one["type"] == kind), None)
 
 
+def give_load_balancer(api: Api, namespace: str, name: str, address: str) -> None:
+    """Answer a Service of type LoadBalancer as a cloud would."""
+    status = {"status": {"loadBalancer": {"ingress": [{"ip": address}]}}}
+    api.patch(path_of("v1", "Service", namespace, name, "status"), status)
+
+
 def wait_until_gone(api: Api, api_version: str, kind: str, namespace: str | None, name: str) -> None:
     wait_until(f"{kind} {name} gone", lambda: api.get(api_version, kind, namespace, name) is None, 60)
 
