@@ -22,6 +22,8 @@ class ExitCode(IntEnum):
     """Replaying the Synchronizer's log does not give the checksums it recorded."""
     STATE_UNWRITABLE = 69
     """The state folder cannot be written."""
+    DEVICE = 70
+    """The GPU that was asked for cannot be used here; it may work on another machine."""
     FENCED = 80
     """A newer incarnation of this Learner index, or another Synchronizer, has taken over."""
     JOB_ENDED = 81
@@ -30,3 +32,5 @@ class ExitCode(IntEnum):
     """Protocol, model layout or job differ from the Synchronizer's."""
     ORPHANED = 83
     """The Synchronizer could not be reached for `orphan_timeout_seconds`."""
+    TLS = 84
+    """Never admitted: the certificates of Learner and Synchronizer do not fit, which waiting does not mend."""

@@ -44,6 +44,9 @@ class RunConfig(BaseModel):
     """Least number of Learners with which a synchronous job may start."""
     timeouts: Timeouts = Timeouts()
     """All deadlines."""
+    tls: bool = False
+    """Learners and operator reach the Synchronizer by TLS, with the certificates in the credentials folders. False:
+    everything is on one machine, and only loopback addresses are bound."""
     synchronizer_port: int = Field(ge=0, lt=65536)
     """gRPC port the Synchronizer binds (0 only in tests: any free one)."""
     admin_port: int = Field(ge=0, lt=65536)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from diloco_trainer.learner.loop import Link, TrainingLoop
 from diloco_trainer.learner.messages import Depart, Ended, Granted, Installed, LeaseWanted, Restored, Staged, TurnSeen
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.task import make_task
-from diloco_trainer.wire.errors import Fenced, LayoutMismatch, Reason, Refused
+from diloco_trainer.wire.errors import Fenced, LayoutMismatch, Reason, Refused, Unauthenticated
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
 from fakes.exchanges import GrpcExchange
 from fakes.learners import CPU, ME, anchors_of, make_run
@@ -322,6 +323,13 @@ async def test_a_final_refusal_ends_it_with_its_own_code(
     assert ended == Ended(code, str(error))
 
 
+async def test_a_refused_token_is_called_an_auth_failure(make: Maker) -> None:
+    it = await make(SYNCHRONOUS)
+    it.backend.failures["join"] = [Unauthenticated("not this job's key")]
+    it.start()
+    assert await it.end() == Ended(ExitCode.INCOMPATIBLE, "AuthFailure: not this job's key")
+
+
 async def test_a_tape_that_cannot_be_written_neither_stops_it_nor_hides_its_end(
     make: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,7 +423,7 @@ async def test_an_orphan_ends_itself(make: Maker) -> None:
     await it.server.server.stop(0)
     ended = await it.end()
     assert ended.code == ExitCode.ORPHANED
-    assert "has not been heard" in ended.line
+    assert re.fullmatch(r"the Synchronizer has not been heard for 1 s: UNAVAILABLE: .+", ended.line)
 
 
 async def test_asked_to_stop_it_hands_over_what_it_trained(make: Maker) -> None:

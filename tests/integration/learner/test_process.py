@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import torch
 
 from diloco_api import names
 from diloco_api.exit_codes import ExitCode
@@ -87,6 +88,25 @@ class TestMistakes:
         assert code == ExitCode.BAD_CONFIG
         assert line.startswith(f"error: {path}: replicas: ")
         assert line.count("\n") == 1
+
+    def test_with_tls_and_no_certificates(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, line = run_main(monkeypatch, capsys, environment(tmp_path, make_run(tmp_path, POLICY, {"tls": True})))
+        assert code == ExitCode.BAD_CONFIG
+        assert line == f"error: {tmp_path}/credentials/tls.crt: cannot be read: No such file or directory\n"
+
+    def test_with_a_gpu_that_cannot_be_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def ones(*_: object, **__: object) -> None:
+            raise RuntimeError("Found no NVIDIA driver on your system.")
+
+        monkeypatch.setattr(torch, "ones", ones)
+        variables = environment(tmp_path, make_run(tmp_path, POLICY)) | {names.ENV_DEVICE: "cuda"}
+        code, line = run_main(monkeypatch, capsys, variables)
+        assert code == ExitCode.DEVICE
+        assert line.startswith("error: cuda cannot be used: Found no NVIDIA driver on your system.; ")
 
     def test_with_more_fragments_than_tensors(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from diloco_api import names
+from diloco_api.errors import SpecError
 from diloco_api.exit_codes import ExitCode
 from diloco_api.progress import Phase, Progress
 from diloco_api.run_config import RunConfig
@@ -148,6 +149,11 @@ async def test_a_text_too_short_is_a_data_error_and_nothing_is_made(tmp_path: Pa
     with pytest.raises(DataError, match=r"text\.txt|data"):
         await run_here(tmp_path, config(tmp_path, text_bytes=20))
     assert not (tmp_path / "state").exists()
+
+
+def test_certificates_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"credentials/tls\.crt: cannot be read: No such file"):
+        read_environment(environment(tmp_path, config(tmp_path, changes={"tls": True})))
 
 
 def test_the_key_is_not_in_what_a_log_would_show(tmp_path: Path) -> None:

@@ -13,23 +13,26 @@ import torch
 
 from diloco_api.errors import SpecError
 from diloco_api.exit_codes import ExitCode
-from diloco_api.names import FILE_TAPE
+from diloco_api.names import FILE_TAPE, server_name
 from diloco_api.run_config import RunConfig, read_run_config
 from diloco_api.tokens import Identity
 from diloco_trainer.algorithm.codec import CodecUnavailable, make_codec
 from diloco_trainer.learner.account import Account
 from diloco_trainer.learner.core import LearnerCore
+from diloco_trainer.learner.device import DeviceUnusable
 from diloco_trainer.learner.exchange import Exchange
 from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.loop import Link, TrainingLoop
 from diloco_trainer.learner.messages import Depart, Ended
-from diloco_trainer.learner.metrics import serve_metrics
+from diloco_trainer.learner.metrics import LOOPBACK, serve_metrics
 from diloco_trainer.learner.settings import Settings, read_settings
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.errors import DataError
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import PortInUse
+from diloco_trainer.wire.protocol import every_address
+from diloco_trainer.wire.tls import ClientTls, Credentials
 
 
 def main() -> int:
@@ -43,6 +46,8 @@ def main() -> int:
         ended = _learn(settings, run)
     except DataError as error:
         ended = Ended(ExitCode.DATA_ERROR, str(error))
+    except DeviceUnusable as error:
+        ended = Ended(ExitCode.DEVICE, str(error))
     except PortInUse as error:
         ended = Ended(ExitCode.PORT_IN_USE, str(error))
     except (SpecError, CodecUnavailable) as error:
@@ -57,7 +62,17 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
     sys.exit(ExitCode.COMPLETE)
 
 
+def _tls(settings: Settings, run: RunConfig) -> ClientTls | None:
+    """Raises SpecError when the files are missing or no certificates."""
+    if not run.tls:
+        return None
+    own = Credentials(settings.credentials)
+    own.check()
+    return ClientTls(own, server_name(run.job_uid))
+
+
 def _learn(settings: Settings, run: RunConfig) -> Ended:
+    tls = _tls(settings, run)
     clock = time.monotonic
     account = Account(clock)
     if settings.threads is not None:
@@ -73,11 +88,11 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
         raise SpecError(str(error)) from error
     tape = Tape(settings.scratch / FILE_TAPE if settings.scratch else None)
     identity = Identity(run.job_uid, settings.index, settings.incarnation)
-    port = serve_metrics(account, run.learner_metrics_port)
+    port = serve_metrics(account, run.learner_metrics_port, every_address() if run.tls else LOOPBACK)
     rng = random.Random()
 
     def make_client() -> SynchronizerClient:
-        return SynchronizerClient(settings.addresses, settings.token, rng=rng, timeouts=run.timeouts)
+        return SynchronizerClient(settings.addresses, settings.token, rng=rng, timeouts=run.timeouts, tls=tls)
 
     me = Self(identity, settings.site, core.layout.digest, port)
     exchange = Exchange(make_client, run, me, core.layout, account=account, tape=tape, clock=clock, rng=rng)

@@ -23,7 +23,17 @@ from diloco_trainer.learner.session import Session
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.learner.transfers import Transfers
 from diloco_trainer.learner.uplink import Uplink
-from diloco_trainer.wire.errors import Fenced, Reason, Refused, SynchronizerFault, SynchronizerUnavailable, WireError
+from diloco_trainer.wire.errors import (
+    CertificateRefused,
+    Fenced,
+    Reason,
+    Refused,
+    SynchronizerFault,
+    SynchronizerUnavailable,
+    Unauthenticated,
+    WireError,
+)
+from diloco_trainer.wire.reach import Failure
 from diloco_trainer.wire.service import Synchronizer
 
 BROKEN = 1
@@ -87,7 +97,7 @@ class Exchange:
             asyncio.run(self._talk())
             ended = Ended(ExitCode.COMPLETE, "")
         except (WireError, Orphaned, JoinAgain) as error:
-            ended = Ended(_exit_code(error), str(error))
+            ended = Ended(_exit_code(error), _line(error))
         finally:
             self._ready.set()
             self.inbox.put(ended)
@@ -133,10 +143,17 @@ class Exchange:
                 await client.close()
 
 
+def _line(error: Exception) -> str:
+    """Begins with the step of the way to the Synchronizer that failed, where it was the last one."""
+    return f"{Failure.AUTH.value}: {error}" if isinstance(error, Unauthenticated) else str(error)
+
+
 def _exit_code(error: Exception) -> int:
     match error:
         case Orphaned():
             return ExitCode.ORPHANED
+        case CertificateRefused():
+            return ExitCode.TLS
         case Fenced():
             return ExitCode.FENCED
         case Refused(reason=Reason.JOB_ENDED):

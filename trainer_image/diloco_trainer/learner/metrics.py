@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 from diloco_trainer.learner.account import Account
 from diloco_trainer.wire.errors import PortInUse
 
-HOST = "127.0.0.1"
-"""Without TLS, on one machine, nothing but loopback is bound; as the Synchronizer does."""
+LOOPBACK = "127.0.0.1"
+"""On one machine nothing else is bound; as the Synchronizer does."""
 
 
 class LearnerCollector(Collector):
@@ -44,15 +44,15 @@ class LearnerCollector(Collector):
         yield states
 
 
-def serve_metrics(account: Account, port: int) -> int:
-    """Serve `/metrics` from a daemon thread; port 0 takes any free one. Returns the port.
+def serve_metrics(account: Account, port: int, host: str = LOOPBACK) -> int:
+    """Serve `/metrics` in the clear from a daemon thread; port 0 takes any free one. Returns the port.
 
     Raises PortInUse, one line, whatever keeps the address from being bound.
     """
     registry = CollectorRegistry()
     registry.register(LearnerCollector(account))
     try:
-        server, _ = start_http_server(port, addr=HOST, registry=registry)
+        server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
         raise PortInUse(f"metrics port {port} {why}") from error

@@ -24,6 +24,7 @@ class Patience:
         self._rng = rng
         self._orphan_seconds = orphan_seconds
         self._heard_at = clock()
+        self._why = ""
 
     def heard(self) -> None:
         self._heard_at = self._clock()
@@ -32,10 +33,15 @@ class Patience:
     def unheard_seconds(self) -> float:
         return self._clock() - self._heard_at
 
-    async def pause(self, attempt: int) -> None:
-        """Wait after failed attempt number `attempt` (from 0); raises Orphaned when it has been too long."""
+    async def pause(self, attempt: int, why: str = "") -> None:
+        """Wait after failed attempt number `attempt` (from 0); raises Orphaned when it has been too long.
+
+        `why` it failed is said then, by the last one that knows.
+        """
+        self._why = why or self._why
         if self.unheard_seconds > self._orphan_seconds:
-            raise Orphaned(f"the Synchronizer has not been heard for {self.unheard_seconds:.0f} s")
+            last = f": {self._why}" if self._why else ""
+            raise Orphaned(f"the Synchronizer has not been heard for {self.unheard_seconds:.0f} s{last}")
         await asyncio.sleep(backoff_seconds(attempt, self._rng))
 
     def refused(self, error: WireError) -> None:

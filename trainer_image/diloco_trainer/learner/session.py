@@ -148,8 +148,8 @@ class Session:
         while True:
             try:
                 reply = await self._client.join(request)
-            except SynchronizerUnavailable:
-                await self._patience.pause(attempt)
+            except SynchronizerUnavailable as error:
+                await self._patience.pause(attempt, error.message)
                 attempt += 1
             else:
                 self._patience.heard()
@@ -187,8 +187,8 @@ class Session:
     async def _beat(self) -> None:
         try:
             reply = await self._client.heartbeat(self._heartbeat())
-        except SynchronizerUnavailable:
-            await self._patience.pause(0)
+        except SynchronizerUnavailable as error:
+            await self._patience.pause(0, error.message)
             return
         except WireError as error:
             self._patience.refused(error)

@@ -8,6 +8,7 @@ import torch
 
 from diloco_api import names
 from diloco_api.errors import SpecError
+from diloco_trainer.learner.device import choose_device
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Settings:
     site: str
     run_config: Path
     addresses: Path
+    credentials: Path
+    """Folder of the token and, with TLS, of the certificates."""
     token: str = field(repr=False)
     scratch: Path | None
     """Folder of the tape; None keeps none."""
@@ -28,8 +31,8 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Raises SpecError naming the variable or file."""
-    device = _device(environment.get(names.ENV_DEVICE))
+    """Raises SpecError naming the variable or file, DeviceUnusable when a GPU cannot be used."""
+    device = choose_device(environment.get(names.ENV_DEVICE))
     threads = _number(environment, names.ENV_THREADS, 1) if names.ENV_THREADS in environment else None
     if threads is None and device.type == "cpu":
         threads = 1
@@ -40,6 +43,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         site=environment.get(names.ENV_SITE, names.LOCAL_SITE),
         run_config=Path(_given(environment, names.ENV_CONFIG_DIR)) / names.FILE_RUN_CONFIG,
         addresses=Path(_given(environment, names.ENV_ADDRESS_DIR)) / names.FILE_ADDRESSES,
+        credentials=Path(_given(environment, names.ENV_CREDENTIALS_DIR)),
         token=_token(Path(_given(environment, names.ENV_CREDENTIALS_DIR)) / names.FILE_TOKEN),
         scratch=Path(scratch) if scratch else None,
         device=device,
@@ -69,18 +73,3 @@ def _token(path: Path) -> str:
     if not token:
         raise SpecError(f"{path}: is empty")
     return token
-
-
-def _device(wanted: str | None) -> torch.device:
-    """Never falls back to the CPU when a GPU was asked for by name."""
-    available = torch.cuda.is_available()
-    match wanted:
-        case None | "":
-            return torch.device("cuda" if available else "cpu")
-        case "cpu":
-            return torch.device("cpu")
-        case "cuda":
-            if not available:
-                raise SpecError(f"{names.ENV_DEVICE}: cuda was asked for, but torch finds no usable GPU")
-            return torch.device("cuda")
-    raise SpecError(f"{names.ENV_DEVICE}: {wanted!r} is neither cpu nor cuda")

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -32,11 +31,13 @@ from diloco_trainer.task.errors import DataError
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.admin import RunningHttp, metrics_app, serve_admin, serve_http
 from diloco_trainer.wire.errors import PortInUse
+from diloco_trainer.wire.protocol import every_address, listening_socket
 from diloco_trainer.wire.server import RunningServer, serve
+from diloco_trainer.wire.tls import Credentials
 
 logger = logging.getLogger(__name__)
-HOST = "127.0.0.1"
-"""Without TLS nothing but loopback is bound."""
+LOOPBACK = "127.0.0.1"
+"""Without TLS nothing else is bound."""
 
 
 class ProcessError(Exception):
@@ -55,6 +56,13 @@ class Given:
     key: bytes = field(repr=False)
     state_folder: Path
     threads: int
+    tls: Credentials | None
+    """None: everything is on this machine."""
+
+    @property
+    def host(self) -> str:
+        """What the ports are bound to."""
+        return LOOPBACK if self.tls is None else every_address()
 
 
 @dataclass(slots=True)
@@ -104,12 +112,15 @@ def read_environment(environment: Mapping[str, str]) -> Given:
     if not threads.isdigit() or int(threads) < 1:
         raise ProcessError(ExitCode.BAD_CONFIG, f"{names.ENV_THREADS}={threads!r} is not a positive number")
     config = read_run_config(folders[names.ENV_CONFIG_DIR] / names.FILE_RUN_CONFIG)
-    return Given(config, key, folders[names.ENV_STATE_DIR], int(threads))
+    tls = Credentials(folders[names.ENV_CREDENTIALS_DIR]) if config.tls else None
+    if tls is not None:
+        tls.check()
+    return Given(config, key, folders[names.ENV_STATE_DIR], int(threads), tls)
 
 
 async def run(given: Given) -> int:
     """Serve until told to stop, then finish what runs; an error nobody can go on from ends it at once."""
-    check_ports(given.run)
+    check_ports(given.run, given.host)
     loop = asyncio.get_running_loop()
     crash: asyncio.Future[None] = loop.create_future()
     stop = asyncio.Event()
@@ -176,21 +187,24 @@ async def open_doors(given: Given, synchronizer: Synchronizer) -> Doors:
     try:
         wire = await serve(
             backend,
-            host=HOST,
+            host=given.host,
             port=run.synchronizer_port,
             key=given.key,
             job_uid=run.job_uid,
+            tls=given.tls,
             idle_seconds=2 * run.timeouts.transfer_idle_seconds,
         )
-        admin = await serve_admin(backend, host=HOST, port=run.admin_port, key=given.key, job_uid=run.job_uid)
+        admin = await serve_admin(
+            backend, host=given.host, port=run.admin_port, key=given.key, job_uid=run.job_uid, tls=given.tls
+        )
         app = metrics_app(engine.measures.registry, lambda: None)
-        metrics = await serve_http(app, name="metrics port", host=HOST, port=run.synchronizer_metrics_port)
+        metrics = await serve_http(app, name="metrics port", host=given.host, port=run.synchronizer_metrics_port)
     except PortInUse as error:
         raise ProcessError(ExitCode.PORT_IN_USE, str(error)) from error
     return Doors(wire, admin, metrics)
 
 
-def check_ports(run: RunConfig) -> None:
+def check_ports(run: RunConfig, host: str) -> None:
     """Raise ProcessError, before anything is made, when a port cannot be bound."""
     ports = {
         "synchronizer.port": run.synchronizer_port,
@@ -199,6 +213,6 @@ def check_ports(run: RunConfig) -> None:
     }
     for name, port in ports.items():
         try:
-            socket.create_server((HOST, port)).close()
+            listening_socket(host, port).close()
         except OSError as error:
             raise ProcessError(ExitCode.PORT_IN_USE, f"{name} {port} is in use") from error

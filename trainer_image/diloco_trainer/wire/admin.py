@@ -5,7 +5,6 @@ metrics app serves Learners too. What progress is and what draining does is the 
 """
 
 import os
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -16,10 +15,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from diloco_api.progress import Progress
 from diloco_api.tokens import AdminRole, TokenError, read_admin_token
 from diloco_trainer.wire.errors import PortInUse
-from diloco_trainer.wire.protocol import BEARER, is_loopback
+from diloco_trainer.wire.protocol import BEARER, is_loopback, listening_socket
 from diloco_trainer.wire.tls import Credentials
 
-_BACKLOG = 128
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -92,9 +90,7 @@ async def serve_http(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=_BACKLOG)
-        await web.SockSite(runner, listener, ssl_context=ssl_context, backlog=_BACKLOG).start()
+        await web.SockSite(runner, listening_socket(host, port), ssl_context=ssl_context).start()
     except OSError as error:
         await runner.cleanup()
         why = os.strerror(error.errno) if error.errno else str(error)

@@ -27,6 +27,8 @@ KEEPALIVE_SECONDS = 60
 """A silent connection is probed this often, and given up when a probe is not answered within..."""
 KEEPALIVE_TIMEOUT_SECONDS = 20
 
+_BACKLOG = 128
+
 _COMMON = [
     ("grpc.max_send_message_length", MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
@@ -67,6 +69,12 @@ def is_loopback(host: str) -> bool:
 def every_address() -> str:
     """What to bind to be reached from other machines, by IPv4 and, where there is IPv6, by both."""
     return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A TCP socket that listens on an IP address and port; `::` takes IPv4 as well. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=_BACKLOG)
 
 
 def split_address(address: str) -> tuple[str, int]:
