@@ -97,6 +97,7 @@ class KubeCluster:
         self, method: str, path: str, body: Document | None, query: Mapping[str, str] | None, read: float | None
     ) -> Any:
         import urllib3
+        from kubernetes.client.exceptions import ApiException
 
         headers = {"Accept": JSON, "Content-Type": MERGE_PATCH if method == "PATCH" else JSON}
         asked = self._api.param_serialize(
@@ -108,6 +109,8 @@ class KubeCluster:
             if answer.status < 400:
                 return answer
             text = answer.read()
+        except ApiException as error:  # of the client itself: there was no answer
+            raise ClusterError(f"{self.server} does not answer: {_one_line(str(error.reason))}") from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ClusterError(f"{self.server} does not answer: {_transport(error)}") from error
         raise ClusterError(_refusal(self.server, answer.status, text), answer.status)
@@ -126,7 +129,7 @@ def open_own(context: str | None) -> KubeCluster:
             context=context, client_configuration=_configuration()
         )
     except (config.ConfigException, OSError) as error:
-        raise BadCredentials(f"KUBECONFIG, or ~/.kube/config: {' '.join(str(error).split())}") from error
+        raise BadCredentials(f"KUBECONFIG, or ~/.kube/config: {_one_line(str(error))}") from error
     return KubeCluster(api, chosen["context"].get("namespace") or "default")
 
 
@@ -207,4 +210,8 @@ def _transport(error: Exception) -> str:
     while isinstance(reason := getattr(cause, "reason", None), Exception):
         cause = reason
     text = str(cause).partition(": ")[2] or str(cause)
-    return " ".join(text.split()) or type(cause).__name__
+    return _one_line(text) or type(cause).__name__
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -8,6 +8,7 @@ import pytest
 
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_cli import main
+from diloco_cli.cluster import BadCredentials, ClusterError
 from diloco_cli.exit_status import ExitStatus
 from diloco_cli.local_job import RunOptions
 
@@ -72,3 +73,47 @@ def test_without_arguments_there_is_help_and_no_error(
     out, err = capsys.readouterr()
     assert (code, runs, err) == (0, [], "")
     assert "Usage: diloco" in out
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["diloco", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "--foo"], "No such option: --foo (see diloco status --help)"),
+        (["site", "add", "a"], "Missing option '--kubeconfig'. (see diloco site add --help)"),
+        (["site"], "Missing command. (see diloco site --help)"),
+        (["site", "add", "hub", "--kubeconfig", "/x"], "hub: is the name of the cluster the jobs are in"),
+        (["site", "add", "Site_1", "--kubeconfig", "/x"], "Site_1: the name of a site has at most 63 of a-z"),
+        (["site", "add", "a", "--kubeconfig", "/there/is/none"], "/there/is/none: No such file or directory"),
+        (["status", "job", "-A"], "--all-namespaces: goes without the name of a job"),
+        (["logs", "job", "--learner", "1", "--synchronizer"], "--learner and --synchronizer: give one"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_command(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(monkeypatch, *arguments) == ExitStatus.INVALID
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {said}")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ClusterError("x: is away"), ExitStatus.FAILED), (BadCredentials("x: no"), ExitStatus.INVALID)]
+)
+def test_what_a_cluster_does_not_do_is_one_line_and_an_exit_code(
+    error: ClusterError, code: ExitStatus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: str | None) -> None:
+        raise error
+
+    monkeypatch.setattr("diloco_cli.cluster.open_own", refuse)
+    assert ended(monkeypatch, "status") == code
+    assert capsys.readouterr().err == f"error: {error}\n"
