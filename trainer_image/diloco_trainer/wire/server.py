@@ -7,7 +7,6 @@ A refused or broken call costs nobody else anything: a body gets memory only onc
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
@@ -36,6 +35,7 @@ from diloco_trainer.wire.protocol import (
     REFUSAL_KEY,
     SERVER_OPTIONS,
     is_loopback,
+    listening_socket,
 )
 from diloco_trainer.wire.service import PullItem, SynchronizerBackend
 from diloco_trainer.wire.tls import Credentials, common_name, server_credentials
@@ -92,8 +92,7 @@ async def serve(
 def why_not_bound(host: str, port: int) -> str:
     """The operating system's reason why an address cannot be bound; gRPC does not tell."""
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host.strip("[]"), port), family=family).close()
+        listening_socket(host.strip("[]"), port).close()
     except OSError as error:
         return os.strerror(error.errno) if error.errno else str(error)  # a name that does not resolve has no errno
     return "cannot be bound"
