@@ -20,7 +20,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
-.PHONY: base-image images images-push kind-load test-chart
+.PHONY: base-image images images-push kind-load clusters-load test-chart
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ images-push: ## Push both images (REGISTRY=registry.example.com/team, TAG=)
 
 kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
 	@python3 .ci/images.py kind-load --tag "$(TAG)" --cluster "$(KIND_CLUSTER)" $(IMAGES)
+
+clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=site-1)
+	@PYTHONPATH=tests "$(PYTHON)" -m clusters.load --tag "$(TAG)" --only "$(ONLY)" $(IMAGES)
 
 clean: ## Remove the virtual environment and caches; keeps runs/
 	rm -rf $(VENV) build *.egg-info crds/*.egg-info operator/*.egg-info trainer_image/*.egg-info
