@@ -108,7 +108,8 @@ class Operator:
         def on_event(ref: JobRef, version: str) -> None:
             self._health.watch_event.labels("jobs").set(time.time())
             jobs.told(ref, version)
-            supervisor.wake(ref, version)
+            if version or ref in supervisor.jobs:  # one that is gone needs no task
+                supervisor.wake(ref, version)
 
         helpers = [
             asyncio.create_task(_follow_kubeconfigs(api, namespaces, kubeconfigs, supervisor)),

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,9 @@ from diloco_operator.hub import Hub, HubConflict, HubError, HubOutdated
 from diloco_operator.hub_facts import Facts
 from diloco_operator.planning.plan import plan
 from diloco_operator.planning.steps import Steps, watch_steps
-from diloco_operator.planning.types import Drain, Observed, OperatorPolicy, Plan, SiteView, Stop
-from diloco_operator.site_link import SiteAction, SiteDirectory, SiteLink
+from diloco_operator.planning.types import Drain, Event, Observed, OperatorPolicy, Plan, Stop
+from diloco_operator.site_link import PARALLEL, SiteDirectory
+from diloco_operator.site_links import SiteLinks
 from diloco_operator.sites.following import report
 from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerSilent
 from diloco_operator.wake_ups import WakeUps
@@ -91,10 +92,10 @@ class Reconciler:
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
         self._hub = hub
-        self._directory = sites
+        self.wake_ups = WakeUps()
+        self._sites = SiteLinks(sites, self.wake, now)
         self._facts = facts
         self._begun_at = now()
-        self._links: dict[str, SiteLink] = {}
         self._synchronizer = synchronizer
         self._policy = policy
         self._fresh_start = fresh_start
@@ -109,8 +110,6 @@ class Reconciler:
         self._gone = False
         self._steps: Steps = {}
         self._admin: tuple[AdminEndpoint, bytes] | None = None
-        self.wake_ups = WakeUps()
-        self._watching = False
 
     def request_stop(self, stop: Stop) -> None:
         """Ask for the end of this run; a stronger wish replaces a weaker one."""
@@ -136,18 +135,14 @@ class Reconciler:
                     return RunEnd(done)
                 if done is None and self._must_leave(failures):
                     return RunEnd(last, self._problem, self._gone)
-                if done is not None and not self._watching:
-                    self._watching = True
-                    for link in self._links.values():
-                        link.watch()
+                if done is not None and not self._sites.watching:
+                    self._sites.watch()
                     continue  # what happened before the watches began
                 wanted = self._retry_after(failures) if done is None else done.plan.requeue_after
                 longest = RESYNC_SECONDS * random.uniform(0.8, 1.2)
                 await self.wake_ups.sleep(longest if wanted is None else min(wanted, longest))
         finally:
-            self._watching = False
-            await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
-            self._links.clear()
+            await self._sites.close()
 
     def _retry_after(self, failures: int) -> float:
         if self._conflict:
@@ -219,16 +214,13 @@ class Reconciler:
 
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
-        await self._follow_directory(job)
-        views = await asyncio.gather(*(link.look() for link in self._links.values()))
-        await self._forget_left(views)
-        facts = await self._facts.read(job)
+        views, facts = await asyncio.gather(self._sites.look(job), self._facts.read(job))
         self._admin = self._admin_of(job, facts.admin_host, key)
         progress, silence = await self._hear(job)
         now = self._now()
         self._steps = watch_steps(self._steps, progress, now)
         return Observed(
-            tuple(views), progress, silence, key, self._stop,
+            views, progress, silence, key, self._stop,
             stop_seconds=0.0 if self._stop is Stop.NO else max(0.0, now - self._stop_at),
             stepless_seconds={who: now - last.seen_at for who, last in self._steps.items()},
             fresh_start=self._fresh_start,
@@ -237,24 +229,6 @@ class Reconciler:
             propagated=facts.propagated,
             crd_problem=facts.crd_problem or self._crd_problem,
         )  # fmt: skip
-
-    async def _forget_left(self, views: Sequence[SiteView]) -> None:
-        for view in views:
-            if self._links[view.name].leaving and not view.unreachable and not view.pods and not view.objects:
-                await self._directory.forget(view.name)
-
-    async def _follow_directory(self, job: DiLoCoJob) -> None:
-        """Sites and credentials as they are now; what is left of a site that is no longer named is not looked at."""
-        entries = await self._directory.entries(job)
-        for entry in entries:
-            if entry.name in self._links:
-                await self._links[entry.name].use(entry)
-            else:
-                self._links[entry.name] = SiteLink(entry, job.metadata.uid, self.wake, self._now)
-            if self._watching:
-                self._links[entry.name].watch()
-        for name in self._links.keys() - {entry.name for entry in entries}:
-            await self._links.pop(name).close()
 
     def _admin_of(self, job: DiLoCoJob, host: str, key: bytes) -> tuple[AdminEndpoint, bytes] | None:
         """None while there is nobody to ask: not accepted, without an address yet, or the key is gone."""
@@ -271,23 +245,22 @@ class Reconciler:
             return None, error.reason
 
     async def _tell(self, job: DiLoCoJob, planned: Plan) -> None:
-        for event in planned.events:
-            try:
-                await self._hub.emit_event(job, event.type, event.reason, event.message)
-            except HubError as error:
-                log.warning("%s; it was: %s %s", error, event.reason, event.message)
+        """Begun in their order, some at once: many Learners have many stories."""
+        slots = asyncio.Semaphore(PARALLEL)
+
+        async def one(event: Event) -> None:
+            async with slots:
+                try:
+                    await self._hub.emit_event(job, event.type, event.reason, event.message)
+                except HubError as error:
+                    log.warning("%s; it was: %s %s", error, event.reason, event.message)
+
+        await asyncio.gather(*map(one, planned.events))
 
     async def _apply(self, job: DiLoCoJob, planned: Plan) -> None:
-        """Each site its actions, the sites in parallel."""
-        by_site: dict[str, list[SiteAction]] = {name: [] for name in self._links}
-        calls: list[Awaitable[None]] = []
-        for action in planned.actions:
-            if isinstance(action, Drain):
-                calls.append(self._drain(job))
-            else:
-                by_site[action.site].append(action)
-        calls += [self._links[name].apply(actions) for name, actions in by_site.items()]
-        for error in await asyncio.gather(*calls, return_exceptions=True):
+        drains = [self._drain(job) for action in planned.actions if isinstance(action, Drain)]
+        actions = [action for action in planned.actions if not isinstance(action, Drain)]
+        for error in await asyncio.gather(*drains, self._sites.apply(actions), return_exceptions=True):
             if error is not None:
                 report("apply", error)
 
