@@ -86,7 +86,7 @@ def run(node: NodeLayout, processes: Processes, *command: str) -> str:
 
 def add_capacity(api: Api, name: str, resources: dict[str, int]) -> None:
     """Give a node extended resources (GPUs); they are scheduled, and run out, like real ones. 0 removes one."""
-    values = {key: str(count) for key, count in resources.items()}
+    values = {key: str(count) if count else None for key, count in resources.items()}
     api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": values, "allocatable": values}})
 
 

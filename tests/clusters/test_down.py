@@ -2,14 +2,13 @@
 
 import subprocess
 
-from clusters import cli, faults, workloads
+from clusters import cli, faults, network, workloads
 from clusters.api import Api
 from clusters.layout import Layout
 from clusters.processes import Processes
 
 
 def test_down_leaves_nothing_and_up_is_repeatable(clusters: Layout):
-    # `clusters` first: this process is then in a namespace, as in every other test.
     layout = Layout(clusters.folder.with_name("diloco-clusters-once"))
     mounts_before = mounts()
     try:
@@ -23,6 +22,7 @@ def test_down_leaves_nothing_and_up_is_repeatable(clusters: Layout):
         faults.stop(layout.hub, "containerd")
     finally:
         cli.down(layout)
+        network.enter(clusters)  # `up` had moved this process into the other set's `wan`
     assert cli.leftovers(layout) == []
     assert workloads.process_ids_of(layout.name) == []
     assert mounts() == mounts_before
