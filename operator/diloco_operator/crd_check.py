@@ -45,10 +45,10 @@ class CrdCheck:
     def _compare(self, found: Mapping[str, Any]) -> str:
         versions = {version["name"]: version for version in found["spec"]["versions"]}
         if names.VERSION not in versions:
-            return f"the CustomResourceDefinition has no version {names.VERSION}"
+            return f"lacks version {names.VERSION}"
         installed = versions[names.VERSION].get("schema", {}).get("openAPIV3Schema", {})
         lacking = next(lacks(self._wanted, installed), None)
-        return f"the CustomResourceDefinition is older than the operator: it lacks {lacking}" if lacking else ""
+        return f"lacks {lacking}" if lacking else ""
 
 
 def lacks(wanted: Mapping[str, Any], installed: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -53,10 +53,12 @@ class HubInvalid(HubError):
 
 
 class HubOutdated(HubError):
-    """What was written is not what is kept: the hub's CRD is older than this operator. The text names a field."""
+    """What was written is not what is kept: the hub's CRD is older than this operator."""
 
-    def __init__(self, message: str, kept: DiLoCoJob) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, kept: DiLoCoJob) -> None:
+        super().__init__(f"the installed CRD is older than the operator: it {problem}")
+        self.problem = problem
+        """What it does to which field."""
         self.kept = kept
         """The job as it is kept."""
 

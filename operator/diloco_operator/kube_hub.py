@@ -85,8 +85,7 @@ class KubeHub:
         self._raw = written
         dropped = list(missing(wanted, written.get("status", {})))
         if dropped:
-            problem = f"the CustomResourceDefinition is older than the operator: it drops {dropped[0]}"
-            raise HubOutdated(problem, _parse(written))
+            raise HubOutdated(f"drops {dropped[0]}", _parse(written))
         return _parse(written)
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:

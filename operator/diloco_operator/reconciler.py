@@ -106,7 +106,7 @@ class Reconciler:
         self._stop_at = 0.0
         self._problem = ""
         self._conflict = False
-        self._crd_problem = ""
+        self._crd_problem, self._crd_problem_at = "", 0.0
         self._gone = False
         self._steps: Steps = {}
         self._admin: tuple[AdminEndpoint, bytes] | None = None
@@ -195,10 +195,10 @@ class Reconciler:
         if planned.status != job.status:
             try:
                 committed = await self._hub.commit_status(job, planned.status)
-                self._crd_problem = ""
             except HubOutdated as error:
-                known, self._crd_problem = self._crd_problem, str(error)
+                known, self._crd_problem = self._crd_problem, error.problem
                 if not known:
+                    self._crd_problem_at = self._now()
                     raise
                 committed = error.kept
         if planned.finalizer != "keep":
@@ -215,6 +215,8 @@ class Reconciler:
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
         views, facts = await asyncio.gather(self._sites.look(job), self._facts.read(job))
+        if self._now() - self._crd_problem_at > RESYNC_SECONDS:
+            self._crd_problem = ""  # it may have been updated: the next write tells
         self._admin = self._admin_of(job, facts.admin_host, key)
         progress, silence = await self._hear(job)
         now = self._now()

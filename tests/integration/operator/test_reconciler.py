@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from builders import job
+from builders import job, manifest
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.tokens import AdminRole, read_admin_token
+from diloco_operator.api import JobRef
 from diloco_operator.hub_facts import FixedFacts, HubFacts
+from diloco_operator.kube_hub import KubeHub
 from diloco_operator.planning.types import OperatorPolicy, Stop
 from diloco_operator.reconciler import Pass, Reconciler
 from diloco_operator.site_link import FixedSites
@@ -17,6 +19,7 @@ from diloco_operator.sites.following import follow
 from diloco_operator.sites.site import SiteEvent, SiteUnreachable
 from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerClient, SynchronizerSilent
 from fakes.hubs import KEY, FakeHub
+from fakes.kube_api import FakeApi
 from fakes.sites import FakeSite
 
 HERE = FixedFacts(HubFacts(admin_host="127.0.0.1"))
@@ -380,3 +383,73 @@ async def test_a_closed_port_is_silence() -> None:
         with pytest.raises(SynchronizerSilent) as caught:
             await client.progress(AdminEndpoint("127.0.0.1", 1), KEY, UID)
     assert caught.value.reason == "TCPFailure"
+
+
+class ClusterScene:
+    """A job on a hub that is an API server in memory; its one site is the hub."""
+
+    def __init__(self, *, drops: str = "") -> None:
+        document = manifest()
+        self.ref = JobRef("default", document["metadata"]["name"], document["metadata"]["uid"])
+        self.api, self.site, self.passes = FakeApi(), FakeSite("hub"), []
+        self.api.put(self.ref.path, document)
+        self.api.drops = {drops}
+        self.seconds = 1_800_000_000.0
+        self.reconciler = Reconciler(
+            KubeHub(self.api, self.ref), FixedSites([self.site]), FixedFacts(HubFacts()), SynchronizerClient(),
+            OperatorPolicy(image="trainer:1", tls=True, origin="ours"),
+            now=lambda: self.seconds, on_pass=self.passes.append,
+        )  # fmt: skip
+
+    @property
+    def stored(self) -> dict:
+        return self.api.objects[self.ref.path]
+
+    @property
+    def accepted(self) -> tuple[str, str, str]:
+        (found,) = [one for one in self.stored["status"]["conditions"] if one["type"] == "Accepted"]
+        return found["status"], found["reason"], found["message"]
+
+    async def delete(self) -> None:
+        metadata = self.stored["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        self.api.put(self.ref.path, {**self.stored, "metadata": metadata})
+
+
+async def test_on_clusters_nothing_is_made_before_the_finalizer_was_seen() -> None:
+    scene = ClusterScene()
+    await scene.reconciler.one_pass()
+    assert scene.stored["metadata"]["finalizers"] == ["diloco.dev/teardown"]
+    assert scene.site.calls == []
+    await scene.reconciler.one_pass()
+    assert ("apply", "Deployment") in {call[:2] for call in scene.site.calls}
+
+
+async def test_a_deleted_job_loses_its_finalizer_when_nothing_is_left_of_it() -> None:
+    scene = ClusterScene()
+    for _ in range(2):
+        await scene.reconciler.one_pass()
+    await scene.delete()
+    async with asyncio.timeout(5):
+        while scene.stored["metadata"]["finalizers"]:
+            await scene.reconciler.one_pass()
+            await asyncio.sleep(0.02)
+    assert {kind for kind, _ in scene.site.objects} <= {"PersistentVolumeClaim"}
+
+
+async def test_a_crd_that_forgets_a_field_is_told_and_nothing_is_done_until_it_is_updated() -> None:
+    scene = ClusterScene(drops="status.resolved")
+    for _ in range(4):
+        await scene.reconciler.one_pass()
+    assert scene.accepted[:2] == ("False", "CRDOutdated")
+    assert "status.resolved" in scene.accepted[2]
+    assert scene.site.calls == []
+    writes = len(scene.api.writes)
+    for _ in range(3):
+        await scene.reconciler.one_pass()
+    assert len(scene.api.writes) == writes
+    scene.api.drops = set()
+    scene.seconds += 301
+    for _ in range(3):
+        await scene.reconciler.one_pass()
+    assert scene.accepted[:2] == ("True", "Valid")
+    assert ("apply", "Deployment") in {call[:2] for call in scene.site.calls}
