@@ -106,7 +106,7 @@ class KubeSite:
         wanted = _as_stored(manifest)
         if existing is not None:  # so that what was looked at is what is changed, and nothing deleted comes back
             wanted["metadata"] = wanted["metadata"] | {"uid": existing["uid"]}
-        path = kind.path(self._namespace, name)
+        path = kind.object_path(self._namespace, name)
         try:
             await self._client.request("PATCH", path, [_MANAGER, ("force", "true")], wanted, content_type=APPLY_PATCH)
         except SiteNotFound as error:
@@ -117,7 +117,7 @@ class KubeSite:
         if uid is not None:
             options["preconditions"] = {"uid": uid}
         try:
-            await self._client.request("DELETE", self._kind(kind).path(self._namespace, name), (), options)
+            await self._client.request("DELETE", self._kind(kind).object_path(self._namespace, name), (), options)
         except SiteNotFound:
             pass
 
@@ -166,7 +166,7 @@ class KubeSite:
 
     async def _get(self, kind: Kind, name: str, accept: str = JSON) -> Manifest | None:
         try:
-            return await self._client.request("GET", kind.path(self._namespace, name), accept=accept)
+            return await self._client.request("GET", kind.object_path(self._namespace, name), accept=accept)
         except SiteNotFound:
             return None
 

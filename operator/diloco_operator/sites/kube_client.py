@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 
 from diloco_operator.sites.kube_breaker import Breaker, Pauses
 from diloco_operator.sites.kube_errors import SiteExpired, from_status, from_transport
@@ -194,7 +195,7 @@ class KubeClient:
             async with asyncio.timeout(self.limits.connect_seconds + self.limits.read_seconds):
                 response = (await self._api.call_api(*call, _request_timeout=timeout)).response
             yield response
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError) as error:
             raise from_transport(error, self._credentials.server) from error
         finally:
             if response is not None:
@@ -248,20 +249,27 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 async def _lines(response: aiohttp.ClientResponse, server: str) -> AsyncIterator[bytes]:
     """Whole lines; half of one at the end is not told."""
-    try:
-        while (line := await response.content.readline()).endswith(b"\n"):
-            yield line
-    except ValueError as error:
-        raise SiteServerError(f"{server}: a line of a watch is too long") from error
+    while True:
+        try:
+            line = await response.content.readline()
+        except (ValueError, HttpProcessingError) as error:
+            raise SiteServerError(f"{server}: a line of a watch is too long") from error
+        if not line.endswith(b"\n"):
+            return
+        yield line
 
 
 def _event(line: bytes) -> Manifest:
-    event = _decoded(line)
-    if event is None or not isinstance(event.get("object"), dict):
+    event = _decoded(line) or {}
+    found, kind = event.get("object"), event.get("type")
+    if not isinstance(found, dict):
         raise SiteServerError("a line of a watch is not an event")
-    if event.get("type") == "ERROR":
-        code = event["object"].get("code")
-        raise from_status(code if isinstance(code, int) else 500, event["object"], {})
+    if kind == "ERROR":
+        code = found.get("code")
+        raise from_status(code if isinstance(code, int) else 500, found, {})
+    metadata = found.get("metadata")
+    if not isinstance(metadata, dict) or (kind != "BOOKMARK" and not isinstance(metadata.get("name"), str)):
+        raise SiteServerError("a line of a watch is about no object")
     return event
 
 

@@ -26,12 +26,19 @@ class Kind:
     def api_version(self) -> str:
         return self.api.removeprefix("/apis/").removeprefix("/api/")
 
-    def path(self, namespace: str, name: str = "") -> str:
-        """Of the collection, or of one object. SiteInvalid for names that could mean another path."""
-        for part in (namespace, name or "x"):
-            if len(part) > 253 or not _DNS_SUBDOMAIN.fullmatch(part):
-                raise SiteInvalid(f"{self.name}: {part!r} is not a name")
-        return f"{self.api}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+    def path(self, namespace: str) -> str:
+        """Of all its objects in a namespace."""
+        return f"{self.api}/namespaces/{_checked(namespace)}/{self.plural}"
+
+    def object_path(self, namespace: str, name: str) -> str:
+        return f"{self.path(namespace)}/{_checked(name)}"
+
+
+def _checked(name: str) -> str:
+    """SiteInvalid for names that could mean another path."""
+    if len(name) > 253 or not _DNS_SUBDOMAIN.fullmatch(name):
+        raise SiteInvalid(f"{name!r} is no name of an object")
+    return name
 
 
 POD = Kind("Pod", "/api/v1", "pods", watched=True)

@@ -17,6 +17,7 @@ from diloco_operator.sites.kube_errors import from_status
 from diloco_operator.sites.kube_resolver import OwnThreadResolver
 from diloco_operator.sites.kubeconfig import ClusterCredentials
 from diloco_operator.sites.pem_file import load_identity
+from diloco_operator.sites.site import SiteUnauthorized
 
 USER_AGENT = "diloco-operator"
 BEARER_TOKEN = "BearerToken"
@@ -47,7 +48,10 @@ def _reader_of(token_file: Path) -> Callable[[Configuration], None]:
     """Projected tokens are replaced every hour or so."""
 
     def refresh(configuration: Configuration) -> None:
-        configuration.api_key[BEARER_TOKEN] = token_file.read_text().strip()
+        try:
+            configuration.api_key[BEARER_TOKEN] = token_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise SiteUnauthorized(f"our own token cannot be read: {type(error).__name__}") from error
 
     return refresh
 

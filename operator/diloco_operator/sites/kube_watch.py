@@ -163,7 +163,7 @@ class _Stream:
         self._version = version
 
     def _took(self, event: Manifest) -> None:
-        metadata = event["object"].get("metadata") or {}
+        metadata = event["object"]["metadata"]
         kind = _TYPES.get(str(event.get("type")))
         if kind == "DELETED":
             known = self._known.pop(metadata["name"], None)
