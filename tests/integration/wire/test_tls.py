@@ -17,6 +17,7 @@ from diloco_api.tokens import make_token
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import CertificateRefused, SynchronizerUnavailable, Unauthenticated
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
+from diloco_trainer.wire.reach import Reachability
 from diloco_trainer.wire.server import RunningServer, serve
 from diloco_trainer.wire.tls import ClientTls, Credentials
 from fakes import certificates
@@ -280,3 +281,15 @@ def test_files_that_are_no_credentials_are_named_at_the_start(
         path.write_text(text)
     with pytest.raises(SpecError, match=problem):
         own.check()
+
+
+async def test_whoever_merely_comes_too_early_is_not_looked_into(tmp_path: Path) -> None:
+    """One failed Join is usual at the start of a job: no connection is spent on it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        (tmp_path / "addresses").write_text(f"127.0.0.1:{listener.getsockname()[1]}\n")
+        reach = Reachability(tmp_path / "addresses", certificates.learner(tmp_path / "l"))
+        error = SynchronizerUnavailable("UNAVAILABLE: connection refused")
+        assert await reach.explain(error) is error
+        with pytest.raises(BlockingIOError):
+            listener.accept()
