@@ -68,7 +68,9 @@ def resolve_job(job: DiLoCoJob) -> Resolved:
     )
 
 
-def make_run_config(job: DiLoCoJob, resolved: Resolved, ports: Ports, timeouts: Timeouts | None = None) -> RunConfig:
+def make_run_config(
+    job: DiLoCoJob, resolved: Resolved, ports: Ports, timeouts: Timeouts | None = None, *, tls: bool = False
+) -> RunConfig:
     """What every process of the job is given."""
     return RunConfig(
         job_name=job.metadata.name,
@@ -81,6 +83,7 @@ def make_run_config(job: DiLoCoJob, resolved: Resolved, ports: Ports, timeouts: 
         replicas=resolved.replicas,
         min_learners=resolved.min_learners,
         timeouts=timeouts or Timeouts(),
+        tls=tls,
         synchronizer_port=ports.synchronizer,
         admin_port=ports.admin,
         synchronizer_metrics_port=ports.metrics,

@@ -164,7 +164,7 @@ def _without_null(node: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _simplify_defaults(properties: Mapping[str, Schema]) -> None:
-    """An object's default is written out, as rules are tried on it as it stands; empty lists, maps, texts are absent."""
+    """An object's default is written out, as rules are tried on it as it stands; what is empty is absent."""
     for child in properties.values():
         if "additionalProperties" in child:
             child.pop("default", None)

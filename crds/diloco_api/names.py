@@ -132,7 +132,7 @@ def learners_name(job_name: str, job_uid: str) -> str:
 
 def mirror_name(job_name: str, job_uid: str, name: str) -> str:
     """Copy of a propagated Secret or ConfigMap at another site: several jobs may share its namespace."""
-    return object_name(job_name, job_uid, name)
+    return object_name(job_name, job_uid, f"copy-{name}")
 
 
 def config_name(job_name: str, job_uid: str) -> str:

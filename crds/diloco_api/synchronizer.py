@@ -18,7 +18,7 @@ from diloco_api.train import SpecModel
 PATH = "spec.synchronizer"
 _HOST = r"([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])"
 _ADDRESS = f"^{_HOST}(:[1-9][0-9]{{0,4}})?$"
-WITH_PORT = ":[1-9][0-9]{0,4}$"
+_WITH_PORT = ":[1-9][0-9]{0,4}$"
 _QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 _Port = Annotated[int, Field(ge=1, le=65535)]
@@ -50,7 +50,7 @@ class ExposureSpec(SpecModel):
                 "addresses",
             ),
             rule(
-                f"self.type != 'Address' || !has(self.addresses) || self.addresses.all(a, a.matches('{WITH_PORT}'))",
+                f"self.type != 'Address' || !has(self.addresses) || self.addresses.all(a, a.matches('{_WITH_PORT}'))",
                 rules.ADDRESS,
                 "addresses",
             ),
@@ -108,6 +108,11 @@ class SynchronizerSpec(SpecModel):
         return {name: port for name, port in given.items() if port is not None}
 
 
+def has_port(address: str) -> bool:
+    """Whether it says which port."""
+    return re.search(_WITH_PORT, address) is not None
+
+
 def problems(spec: SynchronizerSpec, remote_sites: bool) -> Iterator[Problem]:
     """Every broken rule; `remote_sites`: some Learners may run in other clusters."""
     seen: dict[int, str] = {}
@@ -123,5 +128,5 @@ def problems(spec: SynchronizerSpec, remote_sites: bool) -> Iterator[Problem]:
     if exposure.addresses and exposure.type not in ("Address", "NodePort"):
         yield Problem(at, ", ".join(exposure.addresses), rules.ADDRESSES_UNUSED)
     for address in exposure.addresses:
-        if exposure.type == "Address" and not re.search(WITH_PORT, address):
+        if exposure.type == "Address" and not has_port(address):
             yield Problem(at, address, rules.ADDRESS)

@@ -20,7 +20,7 @@ from diloco_api.train import SpecModel, TrainSpec
 
 _IMMUTABLE = rules.cel(NEVER_CHANGES)
 _SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
-_Propagated = Annotated[str, Field(min_length=1, max_length=190, pattern=SUBDOMAIN)]
+_Propagated = Annotated[str, Field(min_length=1, max_length=180, pattern=SUBDOMAIN)]
 
 
 class BudgetSpec(SpecModel):

@@ -6,14 +6,18 @@ nothing: the job goes on as accepted and says Accepted=False.
 
 from diloco_api import names
 from diloco_api.accept import Ports, problems, resolve_job
-from diloco_api.errors import SpecError, spec_error
-from diloco_api.status import PortsStatus, ResolvedStatus
+from diloco_api.errors import spec_error
+from diloco_api.names import Reason
+from diloco_api.status import ImagesStatus, PortsStatus, ResolvedStatus
 from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
 from diloco_operator.planning.manifests.common import TEMPLATE_VERSION
+from diloco_operator.planning.propagation import propagated_keys
+from diloco_operator.planning.sites import site_refs
+from diloco_operator.planning.types import Observed
 
 
-def resolve_status(job: DiLoCoJob, offered: Ports) -> ResolvedStatus:
-    """What the job will be run with; SpecError when it cannot be."""
+def resolve_status(job: DiLoCoJob, offered: Ports, image: str) -> ResolvedStatus:
+    """What the job will be run with; SpecError when it cannot be. `image`: of its pods."""
     resolved = resolve_job(job)
     spec = job.spec.synchronizer
     return ResolvedStatus(
@@ -28,6 +32,7 @@ def resolve_status(job: DiLoCoJob, offered: Ports) -> ResolvedStatus:
             admin=spec.admin_port or offered.admin,
             metrics=spec.metrics_port or offered.metrics,
         ),
+        images=ImagesStatus(trainer=image),
     )
 
 
@@ -44,7 +49,29 @@ def learners_in_force(job: DiLoCoJob, resolved: ResolvedStatus | None) -> Learne
     )
 
 
-def broken_rule(job: DiLoCoJob) -> SpecError | None:
-    """The first broken rule, in the words everyone uses."""
+def refusal(job: DiLoCoJob, observed: Observed, tls: bool) -> tuple[Reason, str] | None:
+    """Why the job is not accepted as it is, in the words everyone uses; None: it is.
+
+    What a cluster run needs besides (credentials, what is to be propagated) is asked for once; later, what is missing
+    is a trouble of a site.
+    """
     found = problems(job)
-    return spec_error(found) if found else None
+    if found:
+        return Reason.INVALID_SPEC, str(spec_error(found))
+    if not tls or job.status.resolved is not None:
+        return None
+    for kind, name in propagated_keys(job):
+        if (kind, name) not in observed.propagated:
+            field = "secrets" if kind == "Secret" else "configMaps"
+            return Reason.INVALID_SPEC, f"spec.propagate.{field}: {name}: there is no such {kind} to be propagated"
+    return _without_credentials(job, observed)
+
+
+def _without_credentials(job: DiLoCoJob, observed: Observed) -> tuple[Reason, str] | None:
+    """No site for Learners has any that can be used."""
+    views = {view.name: view for view in observed.sites}
+    wanted = [views[ref.name] for ref in site_refs(job) if ref.takes_learners and ref.name in views]
+    if not wanted or not all(view.credentials_problem for view in wanted):
+        return None
+    texts = [f"{view.name}: {view.credentials_problem}: {view.message}" for view in wanted]
+    return Reason.CREDENTIALS_INVALID, "; ".join(texts)

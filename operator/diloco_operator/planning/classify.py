@@ -10,6 +10,7 @@ from signal import Signals
 
 from diloco_api.exit_codes import ExitCode
 from diloco_api.progress import Phase
+from diloco_operator.planning.redact import redacted
 from diloco_operator.planning.types import Ended, PodView
 
 USER_MISTAKES = frozenset(
@@ -25,7 +26,7 @@ USER_MISTAKES = frozenset(
 """Exit codes that starting again does not mend."""
 FATAL = USER_MISTAKES | {ExitCode.INCOMPATIBLE}
 DISRUPTIONS = frozenset({"DisruptionTarget", "Evicted", "NodeShutdown", "Terminated", "NodeLost"})
-PLACEMENTS = frozenset({"UnexpectedAdmissionError", "NodeAffinity"})
+PLACEMENTS = frozenset({"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "UnsupportedPodLevelResources"})
 _MESSAGE_LENGTH = 256
 
 
@@ -44,6 +45,10 @@ class FailureClass(StrEnum):
     FATAL = "Fatal"
     STALLED = "Stalled"
     LOST = "PodLost"
+    DEVICE = "DeviceFailed"  # its GPU cannot be used
+    TLS = "CertificateRefused"  # its certificate and the Synchronizer's do not fit
+    NODE_LOST = "NodeLost"  # unheard, on a node the cluster does not hear either
+    SITE_REMOVED = "SiteRemoved"  # the job does not name its site any more
     UNDECIDED = "Undecided"  # ended well, and the Synchronizer cannot be asked whether there was work left
 
 
@@ -72,11 +77,17 @@ def classify(pod: PodView, phase: Phase | None) -> Verdict:
         return Verdict(FailureClass.FATAL, False, message)
     if ended.exit_code == ExitCode.JOB_ENDED:
         return Verdict(FailureClass.ENDED, False, message)
-    uncounted = {ExitCode.FENCED: FailureClass.FENCED, ExitCode.ORPHANED: FailureClass.ORPHANED}
-    for code, kind in uncounted.items():
-        if ended.exit_code == code:
-            return Verdict(kind, False, message)
-    return Verdict(FailureClass.APP, True, message)
+    kind = _BY_CODE.get(ended.exit_code, FailureClass.APP)
+    return Verdict(kind, kind in _COUNTED, message)
+
+
+_BY_CODE = {
+    int(ExitCode.FENCED): FailureClass.FENCED,
+    int(ExitCode.ORPHANED): FailureClass.ORPHANED,
+    int(ExitCode.DEVICE): FailureClass.DEVICE,
+    int(ExitCode.TLS): FailureClass.TLS,
+}
+_COUNTED = frozenset({FailureClass.APP, FailureClass.DEVICE, FailureClass.TLS})
 
 
 def _ended_well(phase: Phase | None) -> Verdict:
@@ -91,7 +102,7 @@ def _ended_well(phase: Phase | None) -> Verdict:
 
 def error_line(ended: Ended) -> str:
     """One line for people: the last `error: ...` of the log's end, else its last line, else what the kernel said."""
-    lines = [line.strip() for line in ended.message.splitlines() if line.strip()]
+    lines = [line.strip() for line in redacted(ended.message).splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and ended.exit_code < 128):
         return (errors or lines)[-1][:_MESSAGE_LENGTH]

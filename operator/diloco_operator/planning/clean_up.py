@@ -4,7 +4,7 @@ Pods of older incarnations and surplus Secrets go; configuration comes before wh
 its volume claim never.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from diloco_api import names
 from diloco_api.names import Role
@@ -14,8 +14,13 @@ from diloco_operator.planning.types import Action, Apply, Delete, Manifest, Obje
 _KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 
 
-def differences(site: SiteView, desired: Mapping[ObjectKey, Manifest]) -> list[Action]:
-    """Apply what is missing or differs by its spec-hash, delete what is not desired. Pods are not looked at."""
+def differences(
+    site: SiteView, desired: Mapping[ObjectKey, Manifest], keep: Collection[ObjectKey] = ()
+) -> list[Action]:
+    """Apply what is missing or differs by its spec-hash, delete what is not desired. Pods are not looked at.
+
+    `keep`: stays as it is, whatever that is.
+    """
     if site.unreachable:
         return []
     actions: list[Action] = []
@@ -24,7 +29,7 @@ def differences(site: SiteView, desired: Mapping[ObjectKey, Manifest]) -> list[A
         wanted_hash = manifest["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
         if present is None or (present.spec_hash != wanted_hash and key[0] not in _KEPT_KINDS):
             actions.append(Apply(site.name, manifest))
-    return actions + removals(site, [key for key in site.objects if key not in desired])
+    return actions + removals(site, [key for key in site.objects if key not in desired and key not in keep])
 
 
 def removals(site: SiteView, keys: Iterable[ObjectKey]) -> list[Action]:
@@ -72,7 +77,9 @@ def teardown(sites: Iterable[SiteView], *, spare_learners: bool) -> list[Action]
 
 def is_clean(sites: Iterable[SiteView]) -> bool:
     """Nothing of the job is left but its data, as far as sites can be asked."""
-    return all(
-        not site.unreachable and not site.pods and all(kind in _KEPT_KINDS for kind, _ in site.objects)
-        for site in sites
-    )
+    return all(not site.unreachable and is_empty(site) for site in sites)
+
+
+def is_empty(site: SiteView) -> bool:
+    """Nothing but data was seen there."""
+    return not site.pods and all(kind in _KEPT_KINDS for kind, _ in site.objects)

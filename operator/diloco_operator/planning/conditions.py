@@ -5,18 +5,29 @@ final and exclude each other. Messages carry no times and counters, as a changed
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
-from diloco_api.names import CONDITION_REASONS, ConditionType, LearnerPhase, Reason
+from diloco_api.names import (
+    CONDITION_REASONS,
+    SITE_CONDITION_REASONS,
+    ConditionType,
+    LearnerPhase,
+    Reason,
+    SiteConditionType,
+)
 from diloco_api.progress import Phase, Progress
-from diloco_api.status import Condition, LearnerStatus
+from diloco_api.status import MAX_MESSAGE, Condition, LearnerStatus
 from diloco_operator.planning.clock import to_text
 from diloco_operator.planning.types import OperatorPolicy
 
+MAX_PROBLEMS = 4
+"""Of sites, told in one message."""
 Conditions = tuple[Condition, ...]
-_ORDER = list(ConditionType)
+_ORDER, _SITE_ORDER = list(ConditionType), list(SiteConditionType)
 _NOT_AT_WORK = frozenset(
     {
         LearnerPhase.PENDING.value,
+        LearnerPhase.UNKNOWN.value,
         LearnerPhase.STARTING.value,
         LearnerPhase.BACK_OFF.value,
         LearnerPhase.STALLED.value,
@@ -24,11 +35,11 @@ _NOT_AT_WORK = frozenset(
 )
 
 
-def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | None:
+def find(conditions: Sequence[Condition], kind: ConditionType | SiteConditionType) -> Condition | None:
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
-def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
+def is_true(conditions: Sequence[Condition], kind: ConditionType | SiteConditionType) -> bool:
     condition = find(conditions, kind)
     return condition is not None and condition.status == "True"
 
@@ -51,27 +62,50 @@ def with_condition(
     """The conditions with one set. ValueError when the reason does not belong to it."""
     if reason not in CONDITION_REASONS[kind][0 if value else 1]:
         raise ValueError(f"{reason} is no reason for {kind}={value}")
-    before = find(conditions, kind)
-    status = str(value)
-    same = before is not None and before.status == status
-    condition = Condition(
-        type=kind.value,
-        status=status,
-        reason=reason.value,
-        message=message[:256],
-        last_transition_time=before.last_transition_time if before and same else to_text(now),
-        observed_generation=generation,
-    )
+    condition = _changed(find(conditions, kind), kind, str(value), reason, message, now, generation)
     others = [other for other in conditions if other.type != kind]
     return tuple(sorted([*others, condition], key=lambda each: _ORDER.index(ConditionType(each.type))))
 
 
-def quorum(progress: Progress, wanted: int) -> tuple[bool, Reason, str]:
-    """QuorumMet."""
+def with_site_condition(
+    conditions: Sequence[Condition],
+    kind: SiteConditionType,
+    status: Literal["True", "False", "Unknown"],
+    reason: Reason,
+    *,
+    now: float,
+    generation: int,
+    message: str = "",
+) -> Conditions:
+    """The same for a site."""
+    if reason not in SITE_CONDITION_REASONS[kind][0 if status == "True" else 1]:
+        raise ValueError(f"{reason} is no reason for {kind}={status}")
+    condition = _changed(find(conditions, kind), kind, status, reason, message, now, generation)
+    others = [other for other in conditions if other.type != kind]
+    return tuple(sorted([*others, condition], key=lambda each: _SITE_ORDER.index(SiteConditionType(each.type))))
+
+
+def _changed(
+    before: Condition | None, kind: str, status: str, reason: Reason, message: str, now: float, generation: int
+) -> Condition:
+    same = before is not None and before.status == status
+    return Condition(
+        type=str(kind),
+        status=status,
+        reason=reason.value,
+        message=message[:MAX_MESSAGE],
+        last_transition_time=before.last_transition_time if before and same else to_text(now),
+        observed_generation=generation,
+    )
+
+
+def quorum(progress: Progress, wanted: int, reachable: bool) -> tuple[bool, Reason, str]:
+    """QuorumMet. `reachable`: some site for Learners is."""
     live = sum(learner.live for learner in progress.learners)
     if live >= wanted:
         return True, Reason.ENOUGH_LEARNERS, ""
-    return False, Reason.TOO_FEW_LEARNERS, f"fewer than {wanted} Learners are heard"
+    reason = Reason.TOO_FEW_LEARNERS if reachable else Reason.ALL_SITES_UNREACHABLE
+    return False, reason, f"fewer than {wanted} Learners are heard"
 
 
 def progressing(progress: Progress, policy: OperatorPolicy) -> tuple[bool, Reason, str]:
@@ -84,11 +118,18 @@ def progressing(progress: Progress, policy: OperatorPolicy) -> tuple[bool, Reaso
     return True, Reason.OUTER_STEP_ADVANCING, ""
 
 
-def degraded(rows: Sequence[LearnerStatus], started: bool) -> tuple[bool, Reason, str]:
-    """Degraded. `started`: there have been enough Learners once; before that, missing ones are on their way."""
+def degraded(
+    rows: Sequence[LearnerStatus], started: bool, problems: Sequence[tuple[Reason, str]] = ()
+) -> tuple[bool, Reason, str]:
+    """Degraded. `started`: there have been enough Learners once; before that, missing ones are on their way.
+
+    `problems`: what is wrong at sites, the worst first.
+    """
     parked = sorted(row.index for row in rows if row.state == LearnerPhase.PARKED.value)
     if parked:
         return True, Reason.LEARNER_PARKED, f"restart budget spent: Learner {_list(parked)}"
+    if problems:
+        return True, problems[0][0], "; ".join(dict.fromkeys(text for _, text in problems[:MAX_PROBLEMS]))
     missing = sorted(row.index for row in rows if row.state in _NOT_AT_WORK and (started or row.restarts > 0))
     if missing:
         return True, Reason.LEARNERS_MISSING, f"not at work: Learner {_list(missing)}"

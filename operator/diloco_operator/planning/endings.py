@@ -12,7 +12,7 @@ from diloco_api.status import LearnerStatus
 from diloco_operator.planning.clean_up import teardown
 from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.conditions import Conditions, find, with_condition
-from diloco_operator.planning.learners import ACTIVE, stopped_row
+from diloco_operator.planning.rows import ACTIVE, stopped_row
 from diloco_operator.planning.starts import heard_once
 from diloco_operator.planning.types import Action, Drain, Event, Observed, OperatorPolicy, Stop
 

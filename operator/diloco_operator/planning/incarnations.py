@@ -23,16 +23,21 @@ def newest_known(index: int, row: LearnerStatus | None, pods: Iterable[PodView],
     return max([row.incarnation if row else 0, *known])
 
 
-def begin(job: DiLoCoJob, index: int, incarnation: int, site: str, row: LearnerStatus | None) -> LearnerStatus:
-    """The row of a new incarnation. Counters live on."""
+def begin(
+    job: DiLoCoJob, index: int, incarnation: int, spot: tuple[str, str], row: LearnerStatus | None
+) -> LearnerStatus:
+    """The row of a new incarnation at a (site, node pool). Counters live on."""
+    site, pool = spot
     fields = {
         "index": index,
         "site": site,
+        "pool": pool,
         "incarnation": incarnation,
         "pod_name": names.learner_name(job.metadata.name, job.metadata.uid, index, incarnation),
         "state": LearnerPhase.PENDING.value,
         "reason": CREATING,
         "message": "",
+        "reason_since": None,
         "not_before": None,
         "running_since": None,
         "restarts": row.restarts + 1 if row else 0,

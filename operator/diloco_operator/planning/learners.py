@@ -4,31 +4,29 @@ Covers the states of `LearnerPhase`. The end of an incarnation is counted once: 
 Silence of Synchronizer or site is no reason to end anything.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from diloco_api.names import ConditionType, LearnerPhase
+from diloco_api.names import ConditionType, LearnerPhase, Reason
 from diloco_api.progress import LearnerProgress, Phase, Progress
 from diloco_api.status import JobStatus, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row
 from diloco_operator.planning.classify import FailureClass, Verdict, classify
 from diloco_operator.planning.clock import to_seconds, to_text
-from diloco_operator.planning.incarnations import CREATING, begin
+from diloco_operator.planning.incarnations import CREATING
+from diloco_operator.planning.redact import redacted
+from diloco_operator.planning.rows import ACTIVE, heard, stopped_row, waits_for_a_site
+from diloco_operator.planning.site_state import REFUSED, SiteState
 from diloco_operator.planning.steps import step_patience
 from diloco_operator.planning.types import Event, OperatorPolicy, PodView, SiteView
+from diloco_operator.planning.waiting import Mark, overdue, waiting_row
 
-ACTIVE = frozenset(
-    {
-        LearnerPhase.PENDING.value,
-        LearnerPhase.STARTING.value,
-        LearnerPhase.RUNNING.value,
-        LearnerPhase.STALLED.value,
-    }
-)
-"""Rows whose incarnation has, or shall have, a pod."""
-RESUMED = "Resumed"
 NAME_CONFLICT = "NameConflict"
+NOT_ANSWERED = frozenset(
+    {"Timeout", "TCPFailure", "TLSFailure", "DNSFailure", "Unauthorized", "ServerError", "TooManyRequests"}
+)
+"""Reasons of refusals that say nothing about the pod: it may even be there. It is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class Surroundings:
     """Sites none of whose Learners is heard: the network's fault, not theirs."""
     stepless_seconds: Mapping[tuple[int, int], float]
     """As observed."""
+    sites: Mapping[str, SiteState] = field(default_factory=dict)
+    """Of a cluster run; empty on one machine."""
 
     @property
     def max_restarts(self) -> int:
@@ -61,49 +61,30 @@ class Outcome:
     fatal: str = ""
     """The job must fail: why."""
     events: tuple[Event, ...] = ()
+    mark: Mark | None = None
+    """What is held against its site."""
 
 
 def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) -> Outcome:
     """Bring a row up to what is seen; never starts a new incarnation. `site` is where the row's incarnation is."""
-    if row.state not in ACTIVE or site is None or site.unreachable:
+    if row.state not in ACTIVE:
         return Outcome(_unparked(row, around))
+    if around.sites and row.site not in around.sites:
+        text = f"Learner {row.index} leaves site {row.site}, which the job does not name any more"
+        event = Event("Normal", f"Learner{FailureClass.SITE_REMOVED.value}", text)
+        return Outcome(waits_for_a_site(row, FailureClass.SITE_REMOVED.value, ""), events=(event,))
+    if site is None or site.unreachable:
+        return _out_of_sight(row, around)
     pods = [pod for pod in site.pods if pod.index == row.index and pod.role == "learner"]
     pod = next((pod for pod in pods if pod.incarnation == row.incarnation), None)
     if pod is None:
         return _unseen(row, site, around)
     if pod.finished:
         return _judged(row, pod, classify(pod, around.phase), around)
-    if pod.deleting:
+    if pod.deleting and not (pod.node_silent and _is_heard(row, around)):
         ran = pod.age_seconds if pod.phase == "Running" else 0.0
         return _failed(row, Verdict(FailureClass.DISRUPTION, False, "its pod is being deleted"), ran, around)
     return _seen(row, pod, around)
-
-
-def next_row(row: LearnerStatus | None, index: int, incarnation: int, site: str, job: DiLoCoJob) -> LearnerStatus:
-    """The row of the next incarnation, for an index whose wait is over."""
-    return begin(job, index, incarnation, site, row)
-
-
-def is_due(row: LearnerStatus, now: float) -> bool:
-    """A waiting row whose wait is over."""
-    waiting = row.state in (LearnerPhase.BACK_OFF.value, LearnerPhase.STOPPED.value)
-    return waiting and (row.not_before is None or to_seconds(row.not_before) <= now)
-
-
-def stopped_row(row: LearnerStatus, reason: str) -> LearnerStatus:
-    """Ended by our own wish: nothing is counted."""
-    if row.state in (LearnerPhase.SUCCEEDED.value, LearnerPhase.PARKED.value):
-        return row
-    update = {"state": LearnerPhase.STOPPED.value, "reason": reason, "message": "", "not_before": None}
-    return row.model_copy(update=update)
-
-
-def resumed_row(row: LearnerStatus) -> LearnerStatus:
-    """After a start in which every process of before has ended: due at once, uncounted."""
-    if row.state in (LearnerPhase.SUCCEEDED.value, LearnerPhase.PARKED.value):
-        return row
-    update = {"state": LearnerPhase.BACK_OFF.value, "reason": RESUMED, "message": "", "not_before": None, "failures": 0}
-    return row.model_copy(update=update)
 
 
 def revived(status: JobStatus) -> JobStatus:
@@ -116,14 +97,6 @@ def revived(status: JobStatus) -> JobStatus:
     return status.model_copy(update={"conditions": kept, "learner_statuses": rows, "completion_time": None})
 
 
-def heard(row: LearnerStatus, progress: Progress | None) -> LearnerProgress | None:
-    """What the Synchronizer knows of exactly this incarnation."""
-    for learner in progress.learners if progress else ():
-        if (learner.index, learner.incarnation) == (row.index, row.incarnation):
-            return learner
-    return None
-
-
 def _unparked(row: LearnerStatus, around: Surroundings) -> LearnerStatus:
     """A parked row whose budget was raised waits for its next incarnation."""
     if row.state == LearnerPhase.PARKED.value and row.restarts_counted <= around.max_restarts:
@@ -131,9 +104,35 @@ def _unparked(row: LearnerStatus, around: Surroundings) -> LearnerStatus:
     return row
 
 
+def _is_heard(row: LearnerStatus, around: Surroundings) -> bool:
+    known = heard(row, around.progress)
+    return known is not None and known.live
+
+
+def _out_of_sight(row: LearnerStatus, around: Surroundings) -> Outcome:
+    """Its site does not answer: as it was, until the site is lost and the Learner is not heard either."""
+    state = around.sites.get(row.site)
+    if state is None or around.progress is None:
+        return Outcome(row)
+    if _is_heard(row, around):
+        back = row.state in (LearnerPhase.UNKNOWN.value, LearnerPhase.STALLED.value)
+        return Outcome(_running(row, around.now) if back else row)
+    patience = around.policy.timeouts.site_lost_after_seconds
+    if not state.lost or around.progress.served_seconds < patience:
+        return Outcome(row)
+    return Outcome(_state(row, LearnerPhase.UNKNOWN, "SiteUnreachable", "neither its site nor itself is heard"))
+
+
 def _unseen(row: LearnerStatus, site: SiteView, around: Surroundings) -> Outcome:
     """No pod of this incarnation: not created yet, or gone without our wish."""
-    refusal = site.refusals.get(row.pod_name)
+    refusal, state = site.refusals.get(row.pod_name), around.sites.get(row.site)
+    if refusal is not None and refusal.reason in NOT_ANSWERED:
+        return Outcome(row)
+    if state is not None and refusal is not None and refusal.reason in REFUSED:
+        return Outcome(waits_for_a_site(row, refusal.reason, refusal.message))
+    if state is not None and state.refuses and row.reason == CREATING:
+        reason = state.eligible.reason if state.eligible else ""
+        return Outcome(waits_for_a_site(row, reason, ""))
     if refusal is not None:
         return _failed(row, Verdict(_refused(refusal.reason), False, refusal.message), 0.0, around, refusal.reason)
     if row.reason == CREATING and heard(row, around.progress) is None:
@@ -162,6 +161,8 @@ def _judged(row: LearnerStatus, pod: PodView, verdict: Verdict, around: Surround
         return Outcome(stopped_row(row, verdict.kind.value))
     ran = pod.ended.ran_seconds if pod.ended else 0.0
     outcome = _failed(row, verdict, ran, around)
+    if verdict.kind is FailureClass.DEVICE and row.site in around.sites:
+        outcome = replace(outcome, mark=Mark(row.site, row.pool, Reason.CONFIG_ERROR, verdict.message))
     if verdict.kind is FailureClass.FATAL:
         return replace(outcome, fatal=verdict.message)
     return outcome
@@ -178,7 +179,8 @@ def _failed(
     update = {
         "state": (LearnerPhase.PARKED if parked else LearnerPhase.BACK_OFF).value,
         "reason": reason or verdict.kind.value,
-        "message": verdict.message[:256],
+        "message": redacted(verdict.message)[:256],
+        "reason_since": None,
         "restarts_counted": counted,
         "failures": failures,
         "not_before": to_text(around.now + wait) if wait and not parked else None,
@@ -198,8 +200,11 @@ def _event(row: LearnerStatus, verdict: Verdict, kind: str, parked: bool = False
 def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:
     """The pod runs or is being started."""
     if pod.phase != "Running":
-        return Outcome(_state(row, LearnerPhase.PENDING, pod.waiting or "PodPending", pod.waiting_message))
+        waiting = waiting_row(row, pod, around.now)
+        return Outcome(waiting, mark=overdue(waiting, around.policy.timeouts, around.now))
     known = heard(row, around.progress)
+    if pod.node_silent and around.progress is not None and not _is_heard(row, around):
+        return _on_a_silent_node(row, pod, known, around)
     if around.progress is None and row.state != LearnerPhase.PENDING.value:
         return Outcome(row)
     patience = around.policy.timeouts.stall_timeout_seconds
@@ -213,6 +218,17 @@ def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:
     if not known.live:
         return Outcome(_state(row, LearnerPhase.STALLED, "Unheard", ""))
     return _stuck(row, pod, known, around) or Outcome(_running(row, around.now))
+
+
+def _on_a_silent_node(row: LearnerStatus, pod: PodView, known: LearnerProgress | None, around: Surroundings) -> Outcome:
+    """Neither its node nor itself is heard: dead now, whenever its pod will be gone."""
+    assert around.progress is not None, "it was asked"
+    patience = around.policy.timeouts.dead_after_seconds
+    silent = pod.age_seconds if known is None else known.heartbeat_age_seconds
+    if min(silent, around.progress.served_seconds) < patience:
+        return Outcome(row)
+    verdict = Verdict(FailureClass.NODE_LOST, False, "neither its node nor itself is heard")
+    return _failed(row, verdict, pod.age_seconds - silent, around)
 
 
 def _running(row: LearnerStatus, now: float) -> LearnerStatus:
@@ -240,16 +256,5 @@ def _stalled(row: LearnerStatus, healthy_seconds: float, around: Surroundings) -
 
 
 def _state(row: LearnerStatus, state: LearnerPhase, reason: str, message: str) -> LearnerStatus:
-    return row.model_copy(update={"state": state.value, "reason": reason[:63], "message": message[:256]})
-
-
-def silent_sites(rows: Sequence[LearnerStatus], progress: Progress | None, policy: OperatorPolicy) -> frozenset[str]:
-    """Sites with a known Learner and no live one. On one machine the network is not to blame: none."""
-    if policy.loopback or progress is None:
-        return frozenset()
-    known: dict[str, bool] = {}
-    for row in rows:
-        learner = heard(row, progress)
-        if row.state in ACTIVE and learner is not None:
-            known[row.site] = known.get(row.site, False) or learner.live
-    return frozenset(site for site, any_live in known.items() if not any_live)
+    update = {"state": state.value, "reason": reason[:63], "message": redacted(message)[:256], "reason_since": None}
+    return row.model_copy(update=update)

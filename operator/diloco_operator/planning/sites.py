@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from diloco_api import names
 from diloco_api.sites import NodePoolSpec, SiteLearnersSpec, SiteSpec
 from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.planning.types import Observed, OperatorPolicy
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ def site_refs(job: DiLoCoJob) -> tuple[SiteRef, ...]:
     hub = next((ref for ref in listed if ref.is_hub), None)
     first = hub or SiteRef(names.HUB_SITE, None, job.metadata.namespace, takes_learners=False)
     return (first, *(ref for ref in listed if ref is not hub))
+
+
+def places(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed) -> tuple[SiteRef, ...]:
+    """The sites of a job on clusters; on one machine that machine, whatever the spec says of sites."""
+    if policy.tls:
+        return site_refs(job)
+    return tuple(SiteRef(view.name, None, job.metadata.namespace, number) for number, view in enumerate(observed.sites))
 
 
 def _ref(site: SiteSpec, order: int, namespace: str) -> SiteRef:

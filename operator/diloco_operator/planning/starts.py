@@ -10,9 +10,9 @@ from diloco_api.progress import Phase
 from diloco_api.status import Condition, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.conditions import find
-from diloco_operator.planning.incarnations import newest_known
-from diloco_operator.planning.learners import ACTIVE, is_due, next_row
-from diloco_operator.planning.place import choose_site
+from diloco_operator.planning.incarnations import begin, newest_known
+from diloco_operator.planning.place import Room, Spot, choose
+from diloco_operator.planning.rows import ACTIVE, is_due
 from diloco_operator.planning.types import Event, Observed, PodView
 
 Rows = dict[int, LearnerStatus]
@@ -24,10 +24,14 @@ class Starts:
     events: tuple[Event, ...] = ()
 
 
+HEARD = frozenset({Reason.READY, Reason.RESTORING_STATE, Reason.ADDRESS_PENDING})
+"""Reasons of SynchronizerReady that say it has been heard since this start."""
+
+
 def heard_once(conditions: tuple[Condition, ...]) -> bool:
     """The Synchronizer has served since this start. Before that no Learner starts: it might never be able to."""
     condition = find(conditions, ConditionType.SYNCHRONIZER_READY)
-    return condition is not None and condition.reason in (Reason.READY, Reason.RESTORING_STATE)
+    return condition is not None and condition.reason in HEARD
 
 
 def may_start(conditions: tuple[Condition, ...], observed: Observed, rows: Mapping[int, LearnerStatus]) -> bool:
@@ -41,7 +45,18 @@ def may_start(conditions: tuple[Condition, ...], observed: Observed, rows: Mappi
     return phase in (None, Phase.WAITING, Phase.RUNNING) and heard_once(conditions)
 
 
-def start_due(job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[int], now: float) -> Starts:
+@dataclass(frozen=True)
+class Openings:
+    """Where new incarnations may go, and which Learners would rather be elsewhere."""
+
+    rooms: tuple[Room, ...]
+    stuck: frozenset[int] = frozenset()
+    """Indices whose incarnation cannot run where it is: they move as soon as another place takes them."""
+
+
+def start_due(
+    job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[int], openings: Openings, now: float
+) -> Starts:
     """Give every wanted index whose wait is over its next incarnation, up to the cap on pods."""
     started, events = dict(rows), []
     pods = [pod for site in observed.sites for pod in site.pods if pod.role == Role.LEARNER]
@@ -51,15 +66,36 @@ def start_due(job: DiLoCoJob, observed: Observed, rows: Rows, wanted: frozenset[
         adopted = _adoptable(index, row, pods)
         if adopted is not None:
             site = next(site.name for site in observed.sites if adopted in site.pods)
-            started[index] = next_row(row, index, adopted.incarnation, site, job)
-        elif (row is None or is_due(row, now)) and room > 0:
-            room -= 1
-            incarnation = newest_known(index, row, pods, observed.progress) + 1
-            site = choose_site(observed.sites, _load(started), row.site if row else None)
-            started[index] = next_row(row, index, incarnation, site, job)
-            text = f"Learner {index} starts as incarnation {incarnation} at site {site}"
-            events.append(Event("Normal", "LearnerStarted", text))
+            started[index] = begin(job, index, adopted.incarnation, (site, row.pool if row else ""), row)
+            continue
+        moving = row is not None and index in openings.stuck
+        if room <= 0 or not (row is None or moving or is_due(row, now)):
+            continue
+        spot = _spot(openings, started, row, moving)
+        if spot is None:
+            continue
+        room -= 1
+        incarnation = newest_known(index, row, pods, observed.progress) + 1
+        started[index] = begin(job, index, incarnation, spot, row)
+        events.append(_told(index, incarnation, spot[0], row))
     return Starts(started, tuple(events))
+
+
+def _spot(openings: Openings, rows: Rows, row: LearnerStatus | None, moving: bool) -> Spot | None:
+    """Of the others; a site that is tried again has no second Learner on its way."""
+    others = {index: other for index, other in rows.items() if row is None or index != row.index}
+    busy = {other.site for other in others.values() if other.state == LearnerPhase.PENDING}
+    rooms = [room for room in openings.rooms if not (room.probing and room.name in busy)]
+    if row is None or not moving:
+        return choose(rooms, _load(others), row.site if row else None)
+    return choose(rooms, _load(others), leave=(row.site, row.pool))
+
+
+def _told(index: int, incarnation: int, site: str, row: LearnerStatus | None) -> Event:
+    if row is None or row.site == site:
+        return Event("Normal", "LearnerStarted", f"Learner {index} starts as incarnation {incarnation} at site {site}")
+    text = f"Learner {index} moves from site {row.site} to {site} as incarnation {incarnation}"
+    return Event("Normal", "LearnerMoved", text + (f": {row.reason}" if row.reason else ""))
 
 
 def pod_cap(replicas: int) -> int:
@@ -85,9 +121,9 @@ def _unseen(rows: Rows, pods: list[PodView]) -> int:
     return sum((row.index, row.incarnation) not in seen for row in pending)
 
 
-def _load(rows: Rows) -> dict[str, int]:
-    load: dict[str, int] = {}
+def _load(rows: Rows) -> dict[Spot, int]:
+    load: dict[Spot, int] = {}
     for row in rows.values():
         if row.state in ACTIVE:
-            load[row.site] = load.get(row.site, 0) + 1
+            load[row.site, row.pool] = load.get((row.site, row.pool), 0) + 1
     return load

@@ -3,13 +3,14 @@
 Transitions are written at once; mere progress at most every half minute, and only when there is some.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from diloco_api.names import ConditionType, JobPhase, LearnerPhase, Reason
+from diloco_api.names import ConditionType, JobPhase, LearnerPhase, Reason, SiteConditionType
 from diloco_api.progress import Progress
 from diloco_api.status import Condition, JobStatus, LearnerCounts, LearnerStatus, ProgressStatus, SiteStatus
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import find, is_true
+from diloco_operator.planning.site_state import SiteState
 from diloco_operator.planning.types import SiteView
 
 _VOLATILE = ("progress", "goodput", "last_progress_time")
@@ -22,7 +23,7 @@ def counts(rows: Iterable[LearnerStatus], desired: int) -> LearnerCounts:
     return LearnerCounts(
         desired=desired,
         ready=ready,
-        active=ready + states.count(LearnerPhase.STARTING.value) + states.count(LearnerPhase.STALLED.value),
+        active=ready + sum(states.count(state.value) for state in _AT_WORK),
         succeeded=states.count(LearnerPhase.SUCCEEDED.value),
         failed=states.count(LearnerPhase.BACK_OFF.value) + states.count(LearnerPhase.PARKED.value),
         pending=states.count(LearnerPhase.PENDING.value),
@@ -30,17 +31,42 @@ def counts(rows: Iterable[LearnerStatus], desired: int) -> LearnerCounts:
     )
 
 
-def site_statuses(sites: Iterable[SiteView], rows: Sequence[LearnerStatus], before: JobStatus) -> list[SiteStatus]:
-    """One row a site; one that is not reachable keeps its last counts."""
+_AT_WORK = (LearnerPhase.STARTING, LearnerPhase.STALLED, LearnerPhase.UNKNOWN)
+_FAILED = (LearnerPhase.BACK_OFF.value, LearnerPhase.PARKED.value)
+
+
+def site_statuses(
+    sites: Iterable[SiteView], states: Mapping[str, SiteState], rows: Sequence[LearnerStatus], before: JobStatus
+) -> list[SiteStatus]:
+    """One row a site; one that is not reachable keeps its last counts. `states`: of a cluster run."""
     known = {site.name: site for site in before.sites}
     found = []
     for site in sites:
         here = [row.state for row in rows if row.site == site.name and row.state != LearnerPhase.STOPPED.value]
-        fresh = SiteStatus(name=site.name, desired=len(here), ready=here.count(LearnerPhase.RUNNING.value))
-        if site.unreachable:
-            fresh = known.get(site.name, fresh).model_copy(update={"reason": site.unreachable})
+        counted = {
+            "desired": len(here),
+            "ready": here.count(LearnerPhase.RUNNING.value),
+            "failed": sum(state in _FAILED for state in here),
+        }
+        state = states.get(site.name)
+        base = state.row if state is not None else SiteStatus(name=site.name)
+        fresh = base.model_copy(update={**counted, "reason": _site_reason(site, state)})
+        if site.unreachable and site.name in known:
+            last = known[site.name]
+            kept = {"desired": last.desired, "ready": last.ready, "failed": last.failed}
+            fresh = fresh.model_copy(update=kept)
         found.append(fresh)
     return found
+
+
+def _site_reason(site: SiteView, state: SiteState | None) -> str:
+    if state is None:
+        return site.unreachable
+    away = find(state.row.conditions, SiteConditionType.REACHABLE)
+    if away is not None and away.status != "True":
+        return away.reason
+    eligible = state.eligible
+    return eligible.reason if eligible is not None and eligible.status == "False" else ""
 
 
 def progress_status(progress: Progress, now: float) -> ProgressStatus:
@@ -89,7 +115,8 @@ def worth_writing(old: JobStatus, new: JobStatus, now: float, interval_seconds: 
 
 def _without_progress(status: JobStatus) -> JobStatus:
     empty = JobStatus()
-    return status.model_copy(update={name: getattr(empty, name) for name in _VOLATILE})
+    sites = [site.model_copy(update={"last_contact_time": None}) for site in status.sites]
+    return status.model_copy(update={"sites": sites, **{name: getattr(empty, name) for name in _VOLATILE}})
 
 
 def _told(progress: ProgressStatus) -> ProgressStatus:

@@ -13,7 +13,10 @@ from diloco_api.status import JobStatus
 from diloco_operator.planning.classify import USER_MISTAKES, error_line
 from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.conditions import find
+from diloco_operator.planning.redact import redacted
+from diloco_operator.planning.starts import HEARD
 from diloco_operator.planning.types import Ended, Observed, PodView
+from diloco_operator.planning.waiting import IMAGE_WORDS
 
 PATIENCE_SECONDS = 60.0
 """A Synchronizer that was heard before may be restarting this long before that is called a crash loop."""
@@ -30,14 +33,14 @@ class SynchronizerState:
     """Reason with which the job must fail."""
 
 
-def synchronizer_state(status: JobStatus, observed: Observed, now: float) -> SynchronizerState:
-    """From what was heard of it and what its pod shows."""
+def synchronizer_state(status: JobStatus, observed: Observed, now: float, pending: str = "") -> SynchronizerState:
+    """From what was heard of it and what its pod shows. `pending`: what Learners of other sites wait for."""
     if observed.progress is not None:
-        return SynchronizerState(True, Reason.READY)
+        return SynchronizerState(False, Reason.ADDRESS_PENDING, pending) if pending else _READY
     pod = _newest(pod for site in observed.sites for pod in site.pods if pod.role == Role.SYNCHRONIZER)
     ended = (pod.ended or pod.last_ended) if pod else None
     condition = find(status.conditions, ConditionType.SYNCHRONIZER_READY)
-    was_ready = condition is not None and condition.reason in (Reason.READY, Reason.RESTORING_STATE)
+    was_ready = condition is not None and condition.reason in HEARD
     message = error_line(ended) if ended else ""
     if ended is not None:
         fatal = _fatal(ended, pod.restarts if pod else 0, was_ready)
@@ -51,7 +54,30 @@ def synchronizer_state(status: JobStatus, observed: Observed, now: float) -> Syn
         return SynchronizerState(False, Reason.CRASH_LOOP, message)
     if looping or (condition is not None and condition.reason == Reason.CRASH_LOOP and ended is not None):
         return SynchronizerState(False, Reason.CRASH_LOOP, message)
-    return SynchronizerState(False, Reason.PENDING, pod.waiting_message if pod else "")
+    return _not_there(pod, observed)
+
+
+_READY = SynchronizerState(True, Reason.READY)
+
+
+def _not_there(pod: PodView | None, observed: Observed) -> SynchronizerState:
+    """It has not been heard since this start: what its pod waits for, or why there is none."""
+    if pod is not None:
+        if pod.waiting in IMAGE_WORDS:
+            return SynchronizerState(False, Reason.IMAGE_PULL_FAILED, redacted(pod.waiting_message or pod.waiting))
+        return SynchronizerState(False, Reason.PENDING, pod.unscheduled_message or pod.waiting_message)
+    refused = [view.problem for (kind, _), view in observed.sites[0].objects.items() if kind == "Deployment"]
+    refused += [
+        f"{kind}: {refusal.reason}: {refusal.message}"
+        for (kind, _), refusal in observed.sites[0].object_refusals.items()
+        if kind in ("Deployment", "PersistentVolumeClaim", "Secret", "Service")
+    ]
+    problem = next((problem for problem in refused if problem), "")
+    if "PodSecurity" in problem:
+        return SynchronizerState(False, Reason.POD_SECURITY_DENIED, problem)
+    if "exceeded quota" in problem or "QuotaExceeded" in problem:
+        return SynchronizerState(False, Reason.QUOTA_EXCEEDED, problem)
+    return SynchronizerState(False, Reason.PENDING, problem)
 
 
 def _newest(pods: Iterable[PodView]) -> PodView | None:

@@ -24,11 +24,29 @@ def object_view(manifest: Manifest) -> ObjectView:
         uid=metadata["uid"],
         spec_hash=metadata.get("annotations", {}).get(names.ANNOTATION_SPEC_HASH, ""),
         deleting="deletionTimestamp" in metadata,
+        addresses=_ingress(manifest),
+        node_port=_node_port(manifest),
+        problem=str(_condition(manifest.get("status", {}), "ReplicaFailure", "True").get("message", "")),
     )
 
 
+def _ingress(manifest: Manifest) -> tuple[str, ...]:
+    """Hosts of a Service of type LoadBalancer."""
+    ingress = manifest.get("status", {}).get("loadBalancer", {}).get("ingress") or []
+    return tuple(str(entry.get("ip") or entry.get("hostname")) for entry in ingress)
+
+
+def _node_port(manifest: Manifest) -> int:
+    ports = manifest.get("spec", {}).get("ports") or [] if manifest["kind"] == "Service" else []
+    return next((int(port.get("nodePort", 0)) for port in ports if port.get("name") == "grpc"), 0)
+
+
 def pod_view(manifest: Manifest, now: float) -> PodView:
-    """The first container stands for the pod. Missing status: a pod that was just created."""
+    """The first container stands for the pod. Missing status: a pod that was just created.
+
+    A kubelet never says that all containers are ready and the pod is not (ours have no readiness gates): the cluster
+    does, of pods on a node it does not hear.
+    """
     metadata, status = manifest["metadata"], manifest.get("status", {})
     labels = metadata.get("labels", {})
     container: Manifest = next(iter(status.get("containerStatuses", [])), {})
@@ -51,6 +69,11 @@ def pod_view(manifest: Manifest, now: float) -> PodView:
         restarts=container.get("restartCount", 0),
         pod_reason=_pod_reason(status),
         age_seconds=max(0.0, now - to_seconds(since)) if since else 0.0,
+        created_at=to_seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
+        disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
+        unscheduled=_condition(status, "PodScheduled", "False").get("reason", ""),
+        unscheduled_message=_condition(status, "PodScheduled", "False").get("message", ""),
+        node_silent=bool(_condition(status, "Ready", "False") and _condition(status, "ContainersReady", "True")),
     )
 
 
@@ -72,7 +95,12 @@ def _ended(terminated: Manifest | None) -> Ended | None:
 
 
 def _pod_reason(status: Manifest) -> str:
-    for condition in status.get("conditions", []):
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            return "DisruptionTarget"
+    if _condition(status, "DisruptionTarget", "True"):
+        return "DisruptionTarget"
     return str(status.get("reason", ""))
+
+
+def _condition(status: Manifest, kind: str, value: str) -> Manifest:
+    """The condition of that type when it has that status, else an empty one."""
+    found = (each for each in status.get("conditions", []) if (each["type"], each["status"]) == (kind, value))
+    return next(found, {})

@@ -85,8 +85,10 @@ def test_exit_codes_are_distinct_and_stay() -> None:
         "STATE_FOREIGN": 67,
         "STATE_CORRUPT": 68,
         "STATE_UNWRITABLE": 69,
+        "DEVICE": 70,
         "FENCED": 80,
         "JOB_ENDED": 81,
         "INCOMPATIBLE": 82,
         "ORPHANED": 83,
+        "TLS": 84,
     }

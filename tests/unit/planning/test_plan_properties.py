@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from builders import job
 from diloco_api.names import CONDITION_REASONS, ConditionType, Reason
 from diloco_api.progress import Phase
-from diloco_operator.planning.types import CreatePod, Stop
+from diloco_operator.planning.incarnations import CREATING
+from diloco_operator.planning.types import CreatePod, PodView, Stop
 from fakes.world import World
 
 REPLICAS = 3
@@ -31,6 +32,12 @@ happenings = st.one_of(
 )
 
 
+def seen(world: World, pod: PodView) -> bool:
+    """One that vanishes before anybody has seen it is made again under its name, unless the Synchronizer knows it."""
+    rows = {row.index: row for row in world.job.status.learner_statuses}
+    return pod.index in rows and rows[pod.index].reason != CREATING
+
+
 def happen(world: World, what: tuple[object, ...]) -> None:
     name, argument = what[0], what[1]
     pods = [p for p in world.pods.values() if p.index == argument and not p.finished] if name != "pass" else []
@@ -45,7 +52,7 @@ def happen(world: World, what: tuple[object, ...]) -> None:
             world.finish(pods[-1], int(str(what[2])))
         case "evict" if pods:
             world.change(pods[-1], deleting=True, delete_by=world.now + 30)
-        case "vanish" if pods:
+        case "vanish" if pods and seen(world, pods[-1]):
             del world.pods[pods[-1].name]
         case "reap":
             world.reap()

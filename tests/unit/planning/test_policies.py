@@ -11,9 +11,9 @@ from diloco_operator.planning.backoff import JITTER, backoff_seconds, failures_i
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import degraded, find, with_condition
 from diloco_operator.planning.goodput import goodput_status, ideal_rate, shares
-from diloco_operator.planning.place import choose_site, wanted_indices
+from diloco_operator.planning.place import wanted_indices
 from diloco_operator.planning.status import summary_phase, worth_writing
-from diloco_operator.planning.types import OperatorPolicy, SiteView
+from diloco_operator.planning.types import OperatorPolicy
 
 POLICY = OperatorPolicy(image="x")
 NOW = 1_800_000_000.0
@@ -68,22 +68,6 @@ def test_which_indices_a_job_shall_have(
 ) -> None:
     rows = [row(index, state) for index, state in states.items()]
     assert wanted_indices(rows, replicas, highest_first) == wanted
-
-
-@pytest.mark.parametrize(
-    ("down", "load", "stay", "chosen"),
-    [
-        ((), {}, None, "a"),
-        ((), {"a": 1}, None, "b"),
-        ((), {"a": 1, "b": 1}, None, "c"),
-        ((), {"a": 0, "b": 5}, "b", "b"),
-        (("b",), {"a": 9}, "b", "c"),
-        (("a", "b", "c"), {}, "b", "a"),
-    ],
-)
-def test_where_an_incarnation_goes(down: tuple[str, ...], load: dict[str, int], stay: str | None, chosen: str) -> None:
-    sites = [SiteView(name, unreachable="Timeout" if name in down else "") for name in ("a", "b", "c")]
-    assert choose_site(sites, load, stay) == chosen
 
 
 # --- conditions ---------------------------------------------------------------------------------------------------

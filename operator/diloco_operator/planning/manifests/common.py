@@ -1,6 +1,8 @@
 """What all our objects share: labels, names, the hash by which drift is noticed, the restricted security profile."""
 
+import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from diloco_api import names
 from diloco_api.names import Role
@@ -14,9 +16,31 @@ SCRATCH_VOLUME, SHM_VOLUME, CONFIG_VOLUME = "scratch", "shm", "config"
 ADDRESS_VOLUME, CREDENTIALS_VOLUME, STATE_VOLUME = "address", "credentials", "state"
 
 
-def labels(job: DiLoCoJob, role: Role | None = None) -> dict[str, str]:
+@dataclass(frozen=True)
+class Home:
+    """Where objects of a job are put, and how they are marked there."""
+
+    job: DiLoCoJob
+    namespace: str
+    origin: str = ""
+    cluster: bool = False
+    """Else one machine."""
+    hub: bool = True
+    """The cluster the job itself is in."""
+    fs_group: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.job.metadata.name
+
+    @property
+    def uid(self) -> str:
+        return self.job.metadata.uid
+
+
+def labels(home: Home, role: Role | None = None) -> dict[str, str]:
     """The labels of every object of a job."""
-    metadata = job.metadata
+    metadata = home.job.metadata
     found = {
         "app.kubernetes.io/name": "diloco",
         "app.kubernetes.io/instance": names.label_value(metadata.name),
@@ -26,6 +50,8 @@ def labels(job: DiLoCoJob, role: Role | None = None) -> dict[str, str]:
         names.LABEL_JOB_NAMESPACE: names.label_value(metadata.namespace),
         names.LABEL_JOB_UID: metadata.uid,
     }
+    if home.origin:
+        found[names.LABEL_ORIGIN] = names.label_value(home.origin)
     if role is not None:
         found |= {"app.kubernetes.io/component": role.value, names.LABEL_ROLE: role.value}
     return found
@@ -36,27 +62,72 @@ def selector(job: DiLoCoJob) -> str:
     return f"{names.LABEL_JOB_UID}={job.metadata.uid},{names.LABEL_ROLE}={Role.LEARNER.value}"
 
 
+def matching(home: Home, role: Role) -> dict[str, str]:
+    """Labels by which the pods of a role are found."""
+    return {names.LABEL_JOB_UID: home.uid, names.LABEL_ROLE: role.value}
+
+
 def finished_object(
-    api_version: str, kind: str, name: str, job: DiLoCoJob, own_labels: Mapping[str, str], body: Manifest
+    api_version: str,
+    kind: str,
+    name: str,
+    home: Home,
+    own_labels: Mapping[str, str],
+    body: Manifest,
+    annotations: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """An object with its spec-hash. The hash covers everything given here, also a Secret's content."""
-    manifest: Manifest = {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {"name": name, "namespace": job.metadata.namespace, "labels": dict(own_labels)},
-        **body,
-    }
-    manifest["metadata"]["annotations"] = {names.ANNOTATION_SPEC_HASH: names.spec_hash(manifest)}
+    """An object with its spec-hash. The hash covers everything given here, also a Secret's content.
+
+    Only what lies beside the job is owned by it: a cluster would delete what belongs to an owner it does not know.
+    """
+    metadata: Manifest = {"name": name, "namespace": home.namespace, "labels": dict(own_labels)}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    if home.cluster and home.hub:
+        metadata["ownerReferences"] = [owner(home)]
+    manifest: Manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+    own = {names.ANNOTATION_SPEC_HASH: names.spec_hash(manifest)}
+    metadata["annotations"] = metadata.get("annotations", {}) | own
     return manifest
+
+
+def owner(home: Home) -> Manifest:
+    """The job as the controller of an object."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "name": home.name,
+        "uid": home.uid,
+        "controller": True,
+    }
+
+
+def encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Content of a Secret."""
+    return {name: base64.b64encode(content).decode() for name, content in files.items()}
 
 
 def environment(values: Mapping[str, str]) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def pod_security() -> Manifest:
-    """Pod level of the restricted profile; no fixed user, so that platforms may choose one."""
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+def pod_security(home: Home) -> Manifest:
+    """Pod level of the restricted profile; no fixed user, so that platforms may choose one.
+
+    Without a group of the pod's own a volume belongs to root, and nobody else can write it.
+    """
+    found: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if home.cluster and home.fs_group is not None:
+        found |= {"fsGroup": home.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
+    return found
+
+
+def leaves_lost_nodes(seconds: int) -> list[Manifest]:
+    """Tolerations with which a pod leaves a node this long after it was last heard; Kubernetes' own default is 300."""
+    return [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    ]
 
 
 def container_security() -> Manifest:

@@ -8,14 +8,13 @@ from diloco_api.model_size import gpt_shape
 from diloco_api.names import Reason
 from diloco_api.run_config import RunConfig
 from diloco_api.status import ResolvedStatus
-from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.acceptance import learners_in_force
-from diloco_operator.planning.manifests.common import finished_object, labels
-from diloco_operator.planning.types import Manifest
+from diloco_operator.planning.manifests.common import Home, finished_object, labels
+from diloco_operator.planning.types import Manifest, OperatorPolicy
 
 
-def run_config(job: DiLoCoJob, resolved: ResolvedStatus, timeouts: Timeouts, learner_metrics_port: int) -> RunConfig:
+def run_config(job: DiLoCoJob, resolved: ResolvedStatus, policy: OperatorPolicy) -> RunConfig:
     """The accepted job as its processes see it: from what acceptance has fixed, not resolved again."""
     learners = learners_in_force(job, resolved)
     accepted = Resolved(
@@ -31,21 +30,22 @@ def run_config(job: DiLoCoJob, resolved: ResolvedStatus, timeouts: Timeouts, lea
         synchronizer=resolved.ports.synchronizer,
         admin=resolved.ports.admin,
         metrics=resolved.ports.metrics,
-        learner_metrics=learner_metrics_port,
+        learner_metrics=policy.ports.learner_metrics,
     )
-    return make_run_config(job, accepted, ports, timeouts)
+    return make_run_config(job, accepted, ports, policy.timeouts, tls=policy.tls)
 
 
-def run_config_map(job: DiLoCoJob, config: RunConfig) -> Manifest:
+def run_config_map(home: Home, config: RunConfig) -> Manifest:
     """ConfigMap with `run.json`."""
     data = {names.FILE_RUN_CONFIG: config.model_dump_json(indent=2)}
-    name = names.config_name(job.metadata.name, job.metadata.uid)
-    return finished_object("v1", "ConfigMap", name, job, labels(job), {"data": data})
+    return finished_object(
+        "v1", "ConfigMap", names.config_name(home.name, home.uid), home, labels(home), {"data": data}
+    )
 
 
-def address_map(job: DiLoCoJob, hosts: Sequence[str], port: int) -> Manifest:
+def address_map(home: Home, addresses: Sequence[str]) -> Manifest:
     """ConfigMap with one host:port a line; Learners read it again before each reconnect."""
-    hosts = hosts or (names.synchronizer_name(job.metadata.name, job.metadata.uid),)
-    data = {names.FILE_ADDRESSES: "".join(f"{host}:{port}\n" for host in hosts)}
-    name = names.address_name(job.metadata.name, job.metadata.uid)
-    return finished_object("v1", "ConfigMap", name, job, labels(job), {"data": data})
+    data = {names.FILE_ADDRESSES: "".join(f"{address}\n" for address in addresses)}
+    return finished_object(
+        "v1", "ConfigMap", names.address_name(home.name, home.uid), home, labels(home), {"data": data}
+    )

@@ -1,57 +1,97 @@
-"""Deployment, Secret and volume claim of the Synchronizer."""
+"""Deployment, Secret, volume claim and Services of the Synchronizer."""
 
-import base64
+from collections.abc import Mapping
 
 from diloco_api import names
 from diloco_api.names import Role
 from diloco_api.status import PortsStatus
 from diloco_api.timeouts import Timeouts
-from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.manifests import common
+from diloco_operator.planning.manifests.common import Home
+from diloco_operator.planning.manifests.template import patched
 from diloco_operator.planning.types import Manifest
 
-STORAGE_REQUEST = "10Gi"
+TOLERATION_SECONDS = 30
+GRPC, ADMIN, METRICS = "grpc", "admin", "metrics"
+"""Names of ports."""
 
 
-def synchronizer_secret(job: DiLoCoJob, key: bytes) -> Manifest:
-    """The key of the job's tokens, mounted by the Synchronizer only."""
-    name = names.synchronizer_name(job.metadata.name, job.metadata.uid)
-    body = {"type": "Opaque", "data": {names.FILE_KEY: base64.b64encode(key).decode()}}
-    return common.finished_object("v1", "Secret", name, job, common.labels(job, Role.SYNCHRONIZER), body)
+def synchronizer_secret(home: Home, files: Mapping[str, bytes]) -> Manifest:
+    """The key of the job's tokens and the server's certificate, mounted by the Synchronizer only."""
+    body = {"type": "Opaque", "data": common.encoded(files)}
+    return _object("v1", "Secret", home, body)
 
 
-def state_claim(job: DiLoCoJob) -> Manifest:
-    """Log, index and snapshots; kept when the job has ended."""
-    name = names.synchronizer_name(job.metadata.name, job.metadata.uid)
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": STORAGE_REQUEST}}}
-    own_labels = common.labels(job, Role.SYNCHRONIZER)
-    return common.finished_object("v1", "PersistentVolumeClaim", name, job, own_labels, {"spec": spec})
+def state_claim(home: Home) -> Manifest:
+    """Log, index and snapshots; kept when the job has ended, gone with the job."""
+    storage = home.job.spec.synchronizer.storage
+    spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}}
+    if storage.storage_class_name is not None:
+        spec["storageClassName"] = storage.storage_class_name
+    return _object("v1", "PersistentVolumeClaim", home, {"spec": spec})
 
 
-def synchronizer_deployment(job: DiLoCoJob, ports: PortsStatus, site: str, image: str, timeouts: Timeouts) -> Manifest:
+def internal_service(home: Home, ports: PortsStatus) -> Manifest:
+    """By which the hub's Learners, the operator and the monitoring reach it, also before it is ready."""
+    numbers = {GRPC: ports.synchronizer, ADMIN: ports.admin, METRICS: ports.metrics}
+    spec = {
+        "type": "ClusterIP",
+        "selector": common.matching(home, Role.SYNCHRONIZER),
+        "publishNotReadyAddresses": True,
+        "ports": [_service_port(name, port) for name, port in numbers.items()],
+    }
+    return _object("v1", "Service", home, {"spec": spec})
+
+
+def external_service(home: Home, ports: PortsStatus) -> Manifest:
+    """By which Learners of other clusters reach it: nothing but the wire."""
+    spec = {
+        "type": home.job.spec.synchronizer.exposure.type,
+        "selector": common.matching(home, Role.SYNCHRONIZER),
+        "ports": [_service_port(GRPC, ports.synchronizer)],
+    }
+    name = names.external_name(home.name, home.uid)
+    return common.finished_object("v1", "Service", name, home, common.labels(home, Role.SYNCHRONIZER), {"spec": spec})
+
+
+def synchronizer_deployment(home: Home, ports: PortsStatus, site: str, image: str, timeouts: Timeouts) -> Manifest:
     """One replica, Recreate: there is never a second writer. Its restart restarts no Learner."""
-    own_labels = common.labels(job, Role.SYNCHRONIZER)
-    match = {key: own_labels[key] for key in (names.LABEL_JOB_UID, names.LABEL_ROLE)}
+    job = home.job.spec
+    body = _pod_spec(home, ports, site, image, timeouts)
+    pod: Manifest = {"metadata": {"labels": common.labels(home, Role.SYNCHRONIZER)}, "spec": body}
+    if home.cluster:
+        if job.priority_class_name is not None:
+            body["priorityClassName"] = job.priority_class_name
+        pod = patched(pod, job.synchronizer.template)
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
-        "selector": {"matchLabels": match},
-        "template": {"metadata": {"labels": own_labels}, "spec": _pod_spec(job, ports, site, image, timeouts)},
+        "selector": {"matchLabels": common.matching(home, Role.SYNCHRONIZER)},
+        "template": pod,
     }
-    name = names.synchronizer_name(job.metadata.name, job.metadata.uid)
-    return common.finished_object("apps/v1", "Deployment", name, job, own_labels, {"spec": spec})
+    return _object("apps/v1", "Deployment", home, {"spec": spec})
 
 
-def _pod_spec(job: DiLoCoJob, ports: PortsStatus, site: str, image: str, timeouts: Timeouts) -> Manifest:
-    name = names.synchronizer_name(job.metadata.name, job.metadata.uid)
+def _object(api_version: str, kind: str, home: Home, body: Manifest) -> Manifest:
+    name = names.synchronizer_name(home.name, home.uid)
+    return common.finished_object(api_version, kind, name, home, common.labels(home, Role.SYNCHRONIZER), body)
+
+
+def _service_port(name: str, port: int) -> Manifest:
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+
+
+def _pod_spec(home: Home, ports: PortsStatus, site: str, image: str, timeouts: Timeouts) -> Manifest:
+    name = names.synchronizer_name(home.name, home.uid)
     return {
         "terminationGracePeriodSeconds": int(timeouts.grace_period_seconds),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": common.pod_security(),
+        "securityContext": common.pod_security(home),
+        "tolerations": common.leaves_lost_nodes(TOLERATION_SECONDS),
         "containers": [_container(ports, site, image)],
         "volumes": [
-            common.config_volume(common.CONFIG_VOLUME, names.config_name(job.metadata.name, job.metadata.uid)),
+            common.config_volume(common.CONFIG_VOLUME, names.config_name(home.name, home.uid)),
             common.secret_volume(name),
             {"name": common.STATE_VOLUME, "persistentVolumeClaim": {"claimName": name}},
             *common.scratch_volumes(),
@@ -75,11 +115,11 @@ def _container(ports: PortsStatus, site: str, image: str) -> Manifest:
         "command": list(names.SYNCHRONIZER_COMMAND),
         "env": common.environment(variables),
         "ports": [
-            {"name": "grpc", "containerPort": ports.synchronizer},
-            {"name": "admin", "containerPort": ports.admin},
-            {"name": "metrics", "containerPort": ports.metrics},
+            {"name": GRPC, "containerPort": ports.synchronizer},
+            {"name": ADMIN, "containerPort": ports.admin},
+            {"name": METRICS, "containerPort": ports.metrics},
         ],
-        "readinessProbe": {"tcpSocket": {"port": "grpc"}, "periodSeconds": 5},
+        "readinessProbe": {"tcpSocket": {"port": GRPC}, "periodSeconds": 5},
         "securityContext": common.container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [

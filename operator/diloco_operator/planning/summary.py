@@ -1,0 +1,74 @@
+"""From a pass's decisions to its plan: conditions of a running job, figures, counts; whether all this is written."""
+
+from diloco_api.names import ConditionType, Reason
+from diloco_api.status import LearnerStatus
+from diloco_operator.planning import conditions as conditions_of
+from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.draft import Draft
+from diloco_operator.planning.goodput import goodput_status
+from diloco_operator.planning.site_pass import reachable_places
+from diloco_operator.planning.status import counts, progress_status, site_statuses, summary_phase, worth_writing
+from diloco_operator.planning.troubles import troubles
+from diloco_operator.planning.types import OperatorPolicy, Plan
+
+
+def described(draft: Draft) -> Draft:
+    """The conditions of a running job. Unheard, a Synchronizer says nothing: they stay."""
+    progress = draft.observed.progress
+    if progress is not None:
+        quorum = conditions_of.quorum(progress, draft.learners.min, reachable_places(draft.states))
+        draft = draft.condition(ConditionType.QUORUM_MET, quorum)
+        draft = draft.condition(ConditionType.PROGRESSING, conditions_of.progressing(progress, draft.policy))
+    for kind, reason in (
+        (ConditionType.QUORUM_MET, Reason.TOO_FEW_LEARNERS),
+        (ConditionType.PROGRESSING, Reason.WAITING_FOR_QUORUM),
+    ):
+        if conditions_of.find(draft.conditions, kind) is None:
+            draft = draft.condition(kind, (False, reason, ""))
+    started = conditions_of.is_true(draft.conditions, ConditionType.QUORUM_MET)
+    rows = list(draft.rows.values())
+    found = troubles(draft.states.values(), rows)
+    return draft.condition(ConditionType.DEGRADED, conditions_of.degraded(rows, started, found))
+
+
+def finished(draft: Draft) -> Plan:
+    """Figures, counts, the one-word summary; then whether all this is worth a write."""
+    job, observed, now = draft.job, draft.observed, draft.now
+    rows: list[LearnerStatus] = [row for _, row in sorted(draft.rows.items())]
+    progress, before = observed.progress, draft.status
+    desired = draft.learners.replicas if before.resolved else 0
+    goodput = goodput_status(
+        before.goodput, progress, job.spec.train.step_tokens, draft.learners.replicas, now, _was_running(draft)
+    )
+    merged = progress.last_merge_age_seconds if progress else None
+    live = before.model_copy(
+        update={
+            "observed_generation": job.metadata.generation,
+            "conditions": list(draft.conditions),
+            "phase": summary_phase(draft.conditions).value,
+            "execution_attempt": draft.attempt if before.resolved else before.execution_attempt,
+            "learner_statuses": rows,
+            "learners": counts(rows, desired),
+            "sites": site_statuses(observed.sites, draft.states, rows, before),
+            "site_summary": f"{sum(not site.unreachable for site in observed.sites)}/{len(observed.sites)}",
+            "progress": progress_status(progress, now) if progress else before.progress,
+            "last_progress_time": before.last_progress_time if merged is None else to_text(now - merged),
+            "goodput": goodput,
+        }
+    )
+    status = worth_writing(job.status, live, now, draft.policy.timeouts.progress_interval_seconds)
+    return Plan(status, live, draft.actions, draft.events, _next_look(rows, draft.policy, now))
+
+
+def _was_running(draft: Draft) -> bool:
+    """The time until now was the job's: it neither waited for acceptance, nor had ended, nor was there no operator."""
+    before = draft.job.status
+    progressing = conditions_of.find(before.conditions, ConditionType.PROGRESSING)
+    over = progressing is not None and progressing.reason in (Reason.STOPPED, Reason.FINISHED)
+    return before.resolved is not None and not over and not draft.observed.fresh_start
+
+
+def _next_look(rows: list[LearnerStatus], policy: OperatorPolicy, now: float) -> float:
+    """The end of the nearest wait, or the poll interval."""
+    waits = [to_seconds(row.not_before) - now for row in rows if row.not_before is not None]
+    return max(0.05, min([policy.poll_seconds, *(wait for wait in waits if wait > 0)]))
