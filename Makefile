@@ -61,6 +61,7 @@ clusters-down: ## Remove the clusters and every trace of them
 	@$(CLUSTERS) down
 
 test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up
+	@$(CLUSTERS) build
 	@$(PYTEST) tests/clusters
 
 manifests: setup ## Write the CRD and the manifest page from the models

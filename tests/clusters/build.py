@@ -63,16 +63,21 @@ def install_packages() -> None:
             policy.unlink()
 
 
-def install_binaries(layout: Layout) -> None:
-    """Build what is not in the cache and put links into the set's bin folder."""
+def binaries() -> tuple[Path, Path]:
+    """The Kubernetes and the CoreDNS binary, built where they are not in the cache."""
     flags = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
     flags += f" -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}"
-    kubernetes = built("kubernetes", flags)
+    return built("kubernetes", flags), built("coredns", "")
+
+
+def install_binaries(layout: Layout) -> None:
+    """Put links to the binaries into the set's bin folder."""
+    kubernetes, coredns = binaries()
     layout.bin.mkdir(parents=True, exist_ok=True)
     for component in _COMPONENTS:
         _link(layout.bin / component, kubernetes)
-    _link(layout.bin / "coredns", built("coredns", ""))
+    _link(layout.bin / "coredns", coredns)
 
 
 def built(module: str, linker_flags: str) -> Path:

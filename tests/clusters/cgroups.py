@@ -60,6 +60,13 @@ def processes(group: str) -> set[int]:
     return found - {os.getpid()}
 
 
+def processes_of_folder(group: str, name: str) -> set[int]:
+    """Ids of the processes in the group of that name somewhere below the group, such as a container's."""
+    root = hierarchies()[TRACKING]
+    found = [folder for folder in _below(root / group) if folder.name == name]
+    return set().union(*(processes(str(folder.relative_to(root))) for folder in found))
+
+
 def kill(group: str, timeout_seconds: float = 20) -> None:
     """SIGKILL everything in the group until nothing is left."""
     deadline = time.monotonic() + timeout_seconds

@@ -90,6 +90,11 @@ def _up(layout: Layout, options: argparse.Namespace) -> None:
     print(how_to_use(layout))
 
 
+def _build(layout: Layout, _: argparse.Namespace) -> None:
+    build.install_packages()
+    build.binaries()
+
+
 def _load(layout: Layout, options: argparse.Namespace) -> None:
     for one in layout.sites():
         for each in one.nodes():
@@ -110,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--nodes", type=int, default=1, help="real nodes a cluster")
     one.set_defaults(run=_up)
     commands.add_parser("down", help="remove every trace").set_defaults(run=lambda layout, _: down(layout))
+    commands.add_parser("build", help="build what is not built yet").set_defaults(run=_build)
     one = commands.add_parser("load", help="load image archives (OCI, docker) into every node")
     one.add_argument("archives", type=Path, nargs="+")
     one.set_defaults(run=_load)

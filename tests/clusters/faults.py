@@ -5,11 +5,13 @@ they do when a route is lost. A process in `wan` itself still reaches every site
 """
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Literal, get_args
 
-from clusters import network
+from clusters import cgroups, network
+from clusters.api import Object
 from clusters.layout import API_PORT, HUB, WAN, Layout, SiteLayout
 from clusters.processes import Processes
 
@@ -61,6 +63,13 @@ def freeze(site: SiteLayout, component: str) -> None:
 
 def thaw(site: SiteLayout, component: str) -> None:
     Processes(site.folder).send(component, signal.SIGCONT)
+
+
+def kill_container(site: SiteLayout, pod: Object) -> None:
+    """SIGKILL the processes of the pod's first container, as the kernel does where memory runs out."""
+    container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+    for process in cgroups.processes_of_folder(site.cgroup, container):
+        os.kill(process, signal.SIGKILL)
 
 
 def rules(layout: Layout, cuts: set[tuple[str, str]]) -> str:

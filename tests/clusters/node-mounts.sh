@@ -1,7 +1,9 @@
 #!/bin/sh
-# usage: unshare --mount node-mounts.sh FOLDER : gives a node folders of its own, then holds them for its components.
+# usage: unshare --mount node-mounts.sh FOLDER NAMESERVER
+# Gives a node folders and settings of its own, then holds them for its components.
 set -eu
 folder=$1
+resolver=$(readlink -f /etc/resolv.conf)
 for path in /var/lib /var/log; do
     mkdir -p "$folder$path"
     mount --bind "$folder$path" "$path"
@@ -9,6 +11,11 @@ done
 mount -t tmpfs -o mode=755 node-run /run
 mkdir -p /run/netns /run/sysctl /var/lib/kubelet
 mount --bind /var/lib/kubelet /var/lib/kubelet # kubelet's folder is to be a mount, and a shared one
+# Names of registries are refused at once by the site's DNS, instead of after long waiting for a server out of reach.
+mkdir -p "$(dirname "$resolver")"
+echo "nameserver $2" >/run/resolv.conf
+[ -e "$resolver" ] || touch "$resolver"
+mount --bind /run/resolv.conf "$resolver"
 # What kubelet wants of the machine's settings: it finds them so and leaves the machine's as they are.
 for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
     kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do

@@ -54,7 +54,7 @@ def components(node: NodeLayout) -> list[Component]:
     ]
     proxy = [str(site.clusters.bin / "kube-proxy"), f"--config={node.folder}/kube-proxy.json"]
     return [
-        Component(mounts, ["unshare", "--mount", str(_MOUNTS), str(node.folder)], path, group),
+        Component(mounts, ["unshare", "--mount", str(_MOUNTS), str(node.folder), site.address], path, group),
         Component(
             _own("containerd", node), ["containerd", "-c", f"{node.folder}/containerd.toml"], path, group, mounts
         ),
@@ -100,10 +100,13 @@ def taint(api: Api, name: str, *taints: str) -> None:
     api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": parsed or None}})
 
 
-def is_ready(api: Api, name: str) -> bool:
+def is_ready(api: Api, name: str, since: str = "") -> bool:
+    """Whether the node says that it is Ready, and said so at or after a time (RFC 3339, UTC)."""
     found = api.get("v1", "Node", None, name)
     conditions = found["status"].get("conditions", []) if found else []
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return any(
+        one["type"] == "Ready" and one["status"] == "True" and one["lastHeartbeatTime"] >= since for one in conditions
+    )
 
 
 def wait_for_containerd(node: NodeLayout, processes: Processes) -> None:

@@ -4,7 +4,7 @@ import base64
 import json
 from pathlib import Path
 
-from clusters.layout import KUBERNETES_SERVICE, NodeLayout, SiteLayout
+from clusters.layout import KUBERNETES_SERVICE, WAN_ADDRESS, NodeLayout, SiteLayout
 from clusters.network import run
 
 _DAYS = "365"
@@ -29,7 +29,7 @@ def make_authority(site: SiteLayout) -> None:
         "-addext", "keyUsage=critical,keyCertSign,cRLSign,digitalSignature",
     )  # fmt: skip
     names = [f"DNS:{name}" for name in ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost")]
-    addresses = [f"IP:{address}" for address in ("127.0.0.1", KUBERNETES_SERVICE, site.address)]
+    addresses = [f"IP:{address}" for address in ("127.0.0.1", KUBERNETES_SERVICE, site.address, WAN_ADDRESS)]
     _certificate(site, "apiserver", "/CN=kube-apiserver", ",".join(names + addresses))
     for name, subject in _COMPONENTS.items():
         _certificate(site, name, subject, f"DNS:{name}")
@@ -51,8 +51,8 @@ def make_node(node: NodeLayout) -> None:
         write_kubeconfig(node.site, name)
 
 
-def write_kubeconfig(site: SiteLayout, name: str, path: Path | None = None) -> None:
-    """JSON is YAML, so this needs no YAML library."""
+def write_kubeconfig(site: SiteLayout, name: str, path: Path | None = None, server: str = "") -> None:
+    """JSON is YAML, so this needs no YAML library. `server` is another way to the API server (relay.py)."""
 
     def inline(file: str) -> str:
         return base64.b64encode((site.pki / file).read_bytes()).decode()
@@ -61,7 +61,10 @@ def write_kubeconfig(site: SiteLayout, name: str, path: Path | None = None) -> N
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [
-            {"name": site.name, "cluster": {"server": site.server, "certificate-authority-data": inline("ca.crt")}}
+            {
+                "name": site.name,
+                "cluster": {"server": server or site.server, "certificate-authority-data": inline("ca.crt")},
+            }
         ],
         "users": [
             {

@@ -3,6 +3,8 @@
 import socket
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from clusters import cgroups, network, node, pki, storage
@@ -14,6 +16,7 @@ from clusters.processes import Processes
 
 def start(site: SiteLayout, num_nodes: int, archives: list[Path]) -> list[str]:
     """Start what does not run and wait until nodes are Ready and DNS answers; names of what was started."""
+    begin = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     processes = Processes(site.folder)
     started = start_control_plane(site, processes)
     for index in range(num_nodes):
@@ -21,7 +24,9 @@ def start(site: SiteLayout, num_nodes: int, archives: list[Path]) -> list[str]:
         started += node.start(site.node(index), processes, archives)
     api = Api(site)
     for layout in site.nodes():
-        _wait(processes, started, f"node {layout.name} Ready", lambda name=layout.name: node.is_ready(api, name), 90)
+        since = begin if any(name.startswith("kubelet") for name in started) else ""
+        ready = partial(node.is_ready, api, layout.name, since)
+        _wait(processes, started, f"node {layout.name} Ready", ready, 90)
     name = "kubernetes.default.svc.cluster.local"
     _wait(processes, started, f"DNS of {site.name}", lambda: resolves(site, name), 30)
     wait_until("the default ServiceAccount", lambda: api.get("v1", "ServiceAccount", "default", "default"), 30)

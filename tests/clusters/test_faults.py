@@ -10,6 +10,7 @@ from clusters import faults, network, node, shape, workloads
 from clusters.api import Api, wait_until
 from clusters.fake_nodes import FakeNodes
 from clusters.layout import API_PORT, WAN
+from clusters.relay import Relay
 
 pytestmark = pytest.mark.usefixtures("healed")
 PORT = 7001
@@ -135,3 +136,42 @@ def test_a_silent_fake_node_becomes_not_ready_and_comes_back(clusters, site_1):
         assert node.is_ready(api, heard)
         fakes.hear(silent)
         wait_until("Ready again", lambda: node.is_ready(api, silent), 20)
+
+
+def test_a_killed_container_ends_its_pod(site_1, new_namespace):
+    namespace, api = new_namespace(site_1), Api(site_1)
+    api.create(workloads.pod(namespace, "victim"))
+    faults.kill_container(site_1, workloads.wait_for_pod(api, namespace, "victim", "Running"))
+    ended = workloads.wait_for_pod(api, namespace, "victim", "Failed", timeout_seconds=20)
+    assert ended["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+
+
+def test_an_image_that_cannot_be_pulled_is_said_to_be_so_within_seconds(site_1, new_namespace):
+    namespace, api = new_namespace(site_1), Api(site_1)
+    api.create(workloads.pod(namespace, "nobody", image="registry.invalid/nobody:1"))
+
+    def reason():
+        statuses = api.get("v1", "Pod", namespace, "nobody")["status"].get("containerStatuses") or [{}]
+        return statuses[0].get("state", {}).get("waiting", {}).get("reason") in ("ErrImagePull", "ImagePullBackOff")
+
+    wait_until("the image's failure", reason, 15)
+
+
+def test_a_relay_delays_holds_and_drops(site_1, tmp_path):
+    with Relay(site_1, 6501) as relay:
+        relay.write_kubeconfig(tmp_path / "relayed")
+        ready = [f"--kubeconfig={tmp_path}/relayed", "get", "--raw=/readyz"]
+        command = [str(site_1.clusters.bin / "kubectl"), *ready]
+        assert network.run(*command) == "ok"
+        relay.delay_seconds = 0.3
+        begin = time.monotonic()
+        assert network.run(*command) == "ok"
+        assert time.monotonic() - begin > 4 * relay.delay_seconds  # the handshake's two ways and the answer's
+        relay.delay_seconds = 0
+        relay.hold()
+        with pytest.raises(RuntimeError, match=r"Timeout|timeout|deadline"):
+            network.run(*command, "--request-timeout=1s")
+        relay.release()
+        relay.refuse = True
+        with pytest.raises(RuntimeError, match=r"EOF|reset"):
+            network.run(*command)
