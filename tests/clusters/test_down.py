@@ -2,8 +2,8 @@
 
 import subprocess
 
-from clusters import cli, faults, network, workloads
-from clusters.api import Api
+from clusters import cgroups, cli, faults, network, workloads
+from clusters.api import Api, wait_until
 from clusters.layout import Layout
 from clusters.processes import Processes
 
@@ -13,12 +13,16 @@ def test_down_leaves_nothing_and_up_is_repeatable(clusters: Layout):
     mounts_before = mounts()
     try:
         cli.up(layout, num_sites=0)
-        Api(layout.hub).create(workloads.pod("default", "sleeper"))
-        workloads.wait_for_pod(Api(layout.hub), "default", "sleeper", "Running")
+        api = Api(layout.hub)
+        api.create(workloads.pod("default", "sleeper", restartPolicy="Always"))
+        workloads.wait_for_pod(api, "default", "sleeper", "Running")
         assert cli.up(layout, num_sites=0) == []
         faults.stop(layout.hub, "kube-scheduler")
         assert cli.up(layout, num_sites=0) == ["hub/kube-scheduler"]
         assert Processes(layout.hub.folder).is_running("kube-scheduler")
+        cgroups.kill(layout.name)  # as when the machine went down
+        cli.up(layout, num_sites=0)
+        wait_until("the pod's second start", lambda: restarts(api, "sleeper") == 1, 60)
         faults.stop(layout.hub, "containerd")
     finally:
         cli.down(layout)
@@ -26,6 +30,10 @@ def test_down_leaves_nothing_and_up_is_repeatable(clusters: Layout):
     assert cli.leftovers(layout) == []
     assert workloads.process_ids_of(layout.name) == []
     assert mounts() == mounts_before
+
+
+def restarts(api, name):
+    return api.get("v1", "Pod", "default", name)["status"]["containerStatuses"][0]["restartCount"]
 
 
 def mounts():
