@@ -10,6 +10,7 @@ STAMP := $(shell date +%Y%m%d-%H%M%S)
 PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
 PYTEST ?= $(BIN)/python -m pytest
 SITES ?= 2
+CLUSTER_TESTS ?= tests/clusters
 CLUSTERS := PYTHONPATH=tests PYTHONUNBUFFERED=1 "$(PYTHON)" -m clusters.cli
 
 TAG ?= dev
@@ -20,7 +21,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
-.PHONY: base-image images images-push kind-load clusters-load test-chart
+.PHONY: base-image images images-push kind-load clusters-load test-images test-chart
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,9 +61,9 @@ clusters-up: ## Start real Kubernetes clusters on this machine, as root: a hub a
 clusters-down: ## Remove the clusters and every trace of them
 	@$(CLUSTERS) down
 
-test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up
+test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up (CLUSTER_TESTS=)
 	@$(CLUSTERS) build
-	@$(PYTEST) tests/clusters
+	@$(PYTEST) $(CLUSTER_TESTS)
 
 manifests: setup ## Write the CRD and the manifest page from the models
 	@$(BIN)/python -m diloco_api.crd
@@ -91,6 +92,10 @@ kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
 
 clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=site-1)
 	@PYTHONPATH=tests "$(PYTHON)" -m clusters.load --tag "$(TAG)" --only "$(ONLY)" $(IMAGES)
+
+test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 10 GB of disk, 6 GB stay)
+	@python3 .ci/images.py build --tag test --base-image localhost/python-base
+	@IMAGE_TAG=test $(PYTEST) tests/images
 
 clean: ## Remove the virtual environment and caches; keeps runs/
 	rm -rf $(VENV) build *.egg-info crds/*.egg-info operator/*.egg-info trainer_image/*.egg-info
