@@ -65,9 +65,10 @@ def install_packages() -> None:
 
 def binaries() -> tuple[Path, Path]:
     """The Kubernetes and the CoreDNS binary, built where they are not in the cache."""
-    flags = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}"
     major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".")
-    flags += f" -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}"
+    values = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
+    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+    flags = " ".join(f"-X {package}.{name}={value}" for package in packages for name, value in values.items())
     return built("kubernetes", flags), built("coredns", "")
 
 
