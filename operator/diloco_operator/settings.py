@@ -12,6 +12,8 @@ import kopf
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
+_PREFIX = "DILOCO_OPERATOR_"
+
 
 @dataclass(frozen=True)
 class OperatorSettings:
@@ -42,31 +44,9 @@ def read_settings(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> OperatorSettings:
     """Ends the process with a usage message when something is wrong or missing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m diloco_operator",
-        description="The operator of DiLoCoJobs. Every flag may be given as DILOCO_OPERATOR_<FLAG> in the environment.",
-    )
-
-    def add(flag: str, default: str, text: str) -> None:
-        variable = f"DILOCO_OPERATOR_{flag.upper().replace('-', '_')}"
-        parser.add_argument(f"--{flag}", default=environment.get(variable, default), help=text)
-
-    add("image", "", "image of Learners and Synchronizer (required)")
-    parser.add_argument(
-        "--namespace",
-        action="append",
-        default=None,
-        help="look after jobs of this namespace only; may be repeated (in the environment: separated by commas)",
-    )
-    add("kubeconfig", "", "reach the hub with this file; default: the service account of this pod")
-    add("lease-namespace", "", "namespace of the Lease and of this installation's Secret; default: this pod's")
-    add("monitoring-namespace", "", "namespace from where metrics are scraped")
-    add("metrics-port", "8080", "port of /metrics")
-    add("health-port", "8081", "port of /healthz and /readyz")
-    add("fs-group", "65532", "group that owns mounted volumes; 'none' where the platform chooses one")
-    add("log-level", "INFO", "DEBUG, INFO, WARNING or ERROR")
+    parser = _parser(environment)
     given = parser.parse_args(arguments)
-    namespaces = given.namespace or environment.get("DILOCO_OPERATOR_NAMESPACE", "").split(",")
+    namespaces = given.namespace or environment.get(f"{_PREFIX}NAMESPACE", "").split(",")
     if not given.image:
         parser.error("--image is required: build one with `make images`, and name it here; nothing is published")
     level = given.log_level.upper()
@@ -89,6 +69,33 @@ def read_settings(
         )
     except ValueError as error:
         parser.error(f"ports and groups are numbers: {error}")
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m diloco_operator",
+        description=f"The operator of DiLoCoJobs. Every flag may be given as {_PREFIX}<FLAG> in the environment.",
+    )
+
+    def add(flag: str, default: str, text: str) -> None:
+        variable = f"{_PREFIX}{flag.upper().replace('-', '_')}"
+        parser.add_argument(f"--{flag}", default=environment.get(variable, default), help=text)
+
+    add("image", "", "image of Learners and Synchronizer (required)")
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=None,
+        help="look after jobs of this namespace only; may be repeated (in the environment: separated by commas)",
+    )
+    add("kubeconfig", "", "reach the hub with this file; default: the service account of this pod")
+    add("lease-namespace", "", "namespace of the Lease and of this installation's Secret; default: this pod's")
+    add("monitoring-namespace", "", "namespace from where metrics are scraped")
+    add("metrics-port", "8080", "port of /metrics")
+    add("health-port", "8081", "port of /healthz and /readyz")
+    add("fs-group", "65532", "group that owns mounted volumes; 'none' where the platform chooses one")
+    add("log-level", "INFO", "DEBUG, INFO, WARNING or ERROR")
+    return parser
 
 
 def _pod_namespace() -> str:

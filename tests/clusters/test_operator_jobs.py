@@ -1,5 +1,9 @@
-"""The operator against real API servers: a job's objects appear at hub and site, survive it, and go with the job."""
+"""The operator against real API servers: a job's objects appear at hub and site, outlive it, and go with the job.
 
+The tests share one running job, in the order of the file, as real Learners take their time to start.
+"""
+
+import os
 import signal
 import time
 
@@ -20,33 +24,56 @@ from clusters.operator_process import (
 )
 from clusters.pythons import REPOSITORY
 
+pytestmark = pytest.mark.timeout(400)
 FINALIZER = "diloco.dev/teardown"
 CRD = "dilocojobs.diloco.dev"
 
 
-@pytest.fixture
-def namespace(hub, site_1, new_namespace, python):
+@pytest.fixture(scope="module")
+def namespace(clusters, python):
     """Of one name on hub and site, with what pods need to run the trainer, and the site's kubeconfig."""
-    name = new_namespace(hub, site_1)
-    for site in (hub, site_1):
+    sites, name = (clusters.hub, clusters.site("site-1")), f"operator-{os.getpid()}"
+    for site in sites:
+        Api(site).apply(workloads.namespace(name))
         python.provide(site, name)
-    Api(hub).create(kubeconfig_secret(site_1, name, "site-1"))
+    Api(clusters.hub).create(kubeconfig_secret(sites[1], name, "site-1"))
     yield name
-    for site in (hub, site_1):
+    for site in sites:
+        Api(site).delete("v1", "Namespace", None, name)
         python.remove(site, name)
 
 
-@pytest.fixture
-def operator(clusters, hub, namespace, python, tmp_path):
-    workloads.kubectl(hub, "apply", "--server-side", "--force-conflicts", "-f", f"{REPOSITORY}/crds/{CRD}.yaml")
-    process = OperatorProcess(clusters, namespace, python.image, tmp_path)
+@pytest.fixture(scope="module")
+def operator(clusters, namespace, python, tmp_path_factory):
+    crd = f"{REPOSITORY}/crds/{CRD}.yaml"
+    workloads.kubectl(clusters.hub, "apply", "--server-side", "--force-conflicts", "-f", crd)
+    process = OperatorProcess(clusters, namespace, python.image, tmp_path_factory.mktemp("operator"))
     process.start()
     yield process
     process.end()
     print(process.log.read_text()[-8000:])
-    for job in Api(hub).all(GROUP, "DiLoCoJob", namespace):  # nobody is left to remove them
+    api = Api(clusters.hub)
+    for job in api.all(GROUP, "DiLoCoJob", namespace):  # nobody is left to let them go
         path = path_of(GROUP, "DiLoCoJob", namespace, job["metadata"]["name"])
-        Api(hub).patch(path, {"metadata": {"finalizers": None}})
+        api.patch(path, {"metadata": {"finalizers": None}})
+
+
+@pytest.fixture(scope="module")
+def running(hub_api, namespace, operator, python):
+    """UID of a job with a Learner at each of two sites."""
+    uid = hub_api.create(manifest(namespace, "job", python.pod_template))["metadata"]["uid"]
+    at_work(hub_api, namespace, "job", 2)
+    return uid
+
+
+@pytest.fixture(scope="module")
+def hub_api(clusters):
+    return Api(clusters.hub)
+
+
+@pytest.fixture(scope="module")
+def site_api(clusters):
+    return Api(clusters.site("site-1"))
 
 
 def manifest(namespace, name, template, sites=("hub", "site-1"), replicas=2, **spec):
@@ -86,145 +113,122 @@ def at_work(api, namespace, name, replicas):
         job = job_of(api, namespace, name)
         return job if job.get("status", {}).get("learners", {}).get("ready") == replicas else None
 
-    return wait_until(f"{replicas} Learners at work", found, 120)
+    return wait_until(f"{replicas} Learners at work", found, 300)
 
 
 def delete_job(api, namespace, name):
     api.delete(GROUP, "DiLoCoJob", namespace, name)
-    return seconds_until("the job gone", lambda: job_of(api, namespace, name) is None, 60)
+    return seconds_until("the job gone", lambda: job_of(api, namespace, name) is None, 120)
 
 
-def test_a_job_trains_at_two_sites_and_leaves_nothing_when_it_is_deleted(hub, site_1, namespace, operator, python):
-    api, there = Api(hub), Api(site_1)
-    job = api.create(manifest(namespace, "two-sites", python.pod_template))
-    uid = job["metadata"]["uid"]
-    job = at_work(api, namespace, "two-sites", 2)
+def test_the_operator_marks_the_job_and_no_pod(hub_api, site_api, namespace, running):
+    job = job_of(hub_api, namespace, "job")
     assert job["metadata"]["finalizers"] == [FINALIZER]
     assert not [key for key in job["metadata"].get("annotations", {}) if "kopf" in key]
     assert condition(job, "Accepted")[:2] == ("True", "Valid")
-    assert site_of(job, "site-1")["clusterUID"] == there.get("v1", "Namespace", None, "kube-system")["metadata"]["uid"]
-    assert len(learners(api, namespace, uid)) == len(learners(there, namespace, uid)) == 1
-    for site in (api, there):
-        for pod in pods(site, namespace, uid).values():
-            assert "finalizers" not in pod["metadata"]
-    assert not [
-        one
-        for one in there.all("v1", "Pod", namespace) + there.all("v1", "Secret", namespace)
-        if one["metadata"].get("ownerReferences")
-    ]
-    assert delete_job(api, namespace, "two-sites") < 60
-    assert owned(there, namespace, uid) == {}
-    wait_until("the hub's objects gone", lambda: set(owned(api, namespace, uid)) <= {claim(job)}, 30)
+    for api in (hub_api, site_api):
+        assert len(learners(api, namespace, running)) == 1
+        assert not [pod for pod in pods(api, namespace, running).values() if "finalizers" in pod["metadata"]]
+    identity = site_api.get("v1", "Namespace", None, "kube-system")["metadata"]["uid"]
+    assert site_of(job, "site-1")["clusterUID"] == identity
+    there = [one for kind in ("Pod", "Secret", "ConfigMap") for one in site_api.all("v1", kind, namespace)]
+    assert not [one for one in there if one["metadata"].get("ownerReferences")]
 
 
-def claim(job):
-    return f"PersistentVolumeClaim/two-sites-{job['metadata']['uid'][:8]}-synchronizer"
-
-
-def test_a_deleted_pod_is_replaced_at_once_and_nothing_else_is_touched(hub, site_1, namespace, operator, python):
-    api, there = Api(hub), Api(site_1)
-    uid = api.create(manifest(namespace, "loss", python.pod_template))["metadata"]["uid"]
-    at_work(api, namespace, "loss", 2)
-    before = owned(api, namespace, uid)
-    (lost,) = learners(there, namespace, uid)
-    path = path_of("v1", "Pod", namespace, lost)
-    there.request("DELETE", path, {"gracePeriodSeconds": 0})
-    taken = seconds_until("a replacement", lambda: set(learners(there, namespace, uid)) - {lost}, 20)
-    print(f"replacement created within {taken:.2f} s")
-    assert taken < 2
-    at_work(api, namespace, "loss", 2)
-    assert owned(api, namespace, uid) == before
-
-
-def test_a_job_goes_on_without_its_operator_and_is_not_touched_by_the_next_one(
-    hub, site_1, namespace, operator, python
-):
-    api, there = Api(hub), Api(site_1)
-    uid = api.create(manifest(namespace, "alone", python.pod_template))["metadata"]["uid"]
-    at_work(api, namespace, "alone", 2)
-    before = (owned(api, namespace, uid), owned(there, namespace, uid))
-    operator.end(signal.SIGKILL)
-    time.sleep(2)
-    operator.start()
-    time.sleep(5)
-    assert (owned(api, namespace, uid), owned(there, namespace, uid)) == before
-    assert condition(job_of(api, namespace, "alone"), "QuorumMet")[0] == "True"
-
-
-def test_a_running_job_costs_no_write_but_its_progress(hub, site_1, namespace, operator, python):
-    api, there = Api(hub), Api(site_1)
-    uid = api.create(manifest(namespace, "rest", python.pod_template))["metadata"]["uid"]
-    at_work(api, namespace, "rest", 2)
-    time.sleep(5)
-
+def test_a_running_job_costs_no_write_but_its_progress(hub_api, site_api, namespace, running):
     def versions():
-        found = {}
-        for site in (api, there):
-            for kind in ("Secret", "ConfigMap", "Service", "PersistentVolumeClaim"):
-                for one in site.all("v1", kind, namespace, f"diloco.dev/job-uid={uid}"):
-                    found[kind, one["metadata"]["name"]] = one["metadata"]["resourceVersion"]
-        return found
+        return {
+            (kind, one["metadata"]["name"]): one["metadata"]["resourceVersion"]
+            for api in (hub_api, site_api)
+            for kind in ("Secret", "ConfigMap", "Service")
+            for one in api.all("v1", kind, namespace, f"diloco.dev/job-uid={running}")
+        }
 
-    before, job = versions(), job_of(api, namespace, "rest")["metadata"]["resourceVersion"]
-    writes = 0
+    before, version, writes = versions(), job_of(hub_api, namespace, "job")["metadata"]["resourceVersion"], 0
     for _ in range(40):
         time.sleep(0.5)
-        now = job_of(api, namespace, "rest")["metadata"]["resourceVersion"]
-        writes, job = writes + (now != job), now
+        now = job_of(hub_api, namespace, "job")["metadata"]["resourceVersion"]
+        writes, version = writes + (now != version), now
     assert versions() == before
     assert writes <= 1, "progress is written every half minute"
 
 
-def test_a_namespace_is_deleted_with_its_running_job(hub, site_1, namespace, operator, python):
-    api, there = Api(hub), Api(site_1)
-    uid = api.create(manifest(namespace, "within", python.pod_template))["metadata"]["uid"]
-    at_work(api, namespace, "within", 2)
-    api.delete("v1", "Namespace", None, namespace)
-    wait_until("the site's objects gone", lambda: owned(there, namespace, uid) == {}, 60)
-    workloads.wait_until_gone(api, "v1", "Namespace", None, namespace)
+def test_a_deleted_pod_is_replaced_at_once_and_nothing_else_is_touched(hub_api, site_api, namespace, running):
+    before = owned(hub_api, namespace, running)
+    (lost,) = learners(site_api, namespace, running)
+    site_api.request("DELETE", path_of("v1", "Pod", namespace, lost), {"gracePeriodSeconds": 0})
+    taken = seconds_until("a replacement", lambda: set(learners(site_api, namespace, running)) - {lost}, 20)
+    print(f"replacement seen {taken:.2f} s after the pod was gone")
+    assert taken < 2
+    assert owned(hub_api, namespace, running) == before
+
+
+def test_the_next_operator_touches_nothing_of_a_job_that_went_on_without_one(
+    hub_api, site_api, namespace, running, operator
+):
+    at_work(hub_api, namespace, "job", 2)
+    before = (owned(hub_api, namespace, running), owned(site_api, namespace, running))
+    operator.end(signal.SIGKILL)
+    time.sleep(2)
+    operator.start()
+    time.sleep(5)
+    assert (owned(hub_api, namespace, running), owned(site_api, namespace, running)) == before
+    assert condition(job_of(hub_api, namespace, "job"), "QuorumMet")[0] == "True"
+
+
+def test_a_deleted_job_leaves_nothing_but_its_data(hub_api, site_api, namespace, running):
+    print(f"gone after {delete_job(hub_api, namespace, 'job'):.1f} s")
+    assert owned(site_api, namespace, running) == {}
+    claim = f"PersistentVolumeClaim/job-{running[:8]}-synchronizer"
+    wait_until("the hub's objects gone", lambda: set(owned(hub_api, namespace, running)) <= {claim}, 30)
+
+
+def test_an_operator_that_ends_gives_its_lease_to_the_next_one(hub_api, namespace, operator):
+    assert operator.ask("healthz") == "ok\n"
+    assert operator.end() == 0
+    lease = hub_api.get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
+    assert lease["spec"]["holderIdentity"] == ""
+    operator.start()
+    lease = hub_api.get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
+    assert lease["spec"]["holderIdentity"] != ""
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("name", "change", "reason"),
     [
-        (lambda text: None, "SecretMissing"),
-        (lambda text: text.replace("https://", "http://"), "SecretInvalid"),
-        (lambda text: text.replace("client-key-data", "client-key"), "SecretInvalid"),
+        ("no-secret", lambda text: None, "SecretMissing"),
+        ("no-https", lambda text: text.replace("https://", "http://"), "SecretInvalid"),
+        ("key-in-a-file", lambda text: text.replace("client-key-data", "client-key"), "SecretInvalid"),
     ],
-    ids=["no Secret", "no https", "a key in a file"],
 )
 def test_a_site_with_a_bad_kubeconfig_says_so_and_the_hub_goes_on(
-    hub, site_1, namespace, operator, python, change, reason
+    clusters, hub_api, namespace, operator, python, name, change, reason
 ):
-    api = Api(hub)
-    api.delete("v1", "Secret", namespace, "site-1")
-    text = change(site_1.kubeconfig.read_text())
+    site = clusters.site("site-1")
+    text = change(site.kubeconfig.read_text())
+    hub_api.delete("v1", "Secret", namespace, "site-1")
     if text is not None:
-        api.create(kubeconfig_secret(site_1, namespace, "site-1", text))
-    uid = api.create(manifest(namespace, "bad", python.pod_template))["metadata"]["uid"]
+        hub_api.create(kubeconfig_secret(site, namespace, "site-1", text))
+    uid = hub_api.create(manifest(namespace, name, python.pod_template))["metadata"]["uid"]
 
     def told():
-        status, found, message = condition(site_of(job_of(api, namespace, "bad"), "site-1"), "Reachable")
+        status, found, message = condition(site_of(job_of(hub_api, namespace, name), "site-1"), "Reachable")
         return message if (status, found) == ("False", reason) else None
 
-    message = wait_until(f"site-1 says {reason}", told, 10)
-    assert "site-1" in message
-    wait_until("a Learner at the hub", lambda: learners(api, namespace, uid), 60)
-    api.apply(kubeconfig_secret(site_1, namespace, "site-1"))
+    assert "site-1" in wait_until(f"the site says {reason}", told, 10)
+    wait_until("its Synchronizer", lambda: [key for key in owned(hub_api, namespace, uid) if "Deployment" in key], 10)
+    hub_api.apply(kubeconfig_secret(site, namespace, "site-1"))
     wait_until(
-        "site-1 is reachable",
-        lambda: condition(site_of(job_of(api, namespace, "bad"), "site-1"), "Reachable")[0] == "True",
+        "the site is reached",
+        lambda: condition(site_of(job_of(hub_api, namespace, name), "site-1"), "Reachable")[0] == "True",
         10,
     )
+    delete_job(hub_api, namespace, name)
 
 
-def test_an_operator_that_ends_gives_its_lease_to_the_next_one(hub, namespace, operator):
-    lease = Api(hub).get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
-    assert lease["spec"]["holderIdentity"]
-    assert operator.ask("healthz") == "ok\n"
-    assert operator.end() == 0
-    lease = Api(hub).get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
-    assert lease["spec"]["holderIdentity"] == ""
-    begun = time.monotonic()
-    operator.start()
-    assert time.monotonic() - begun < 10
+def test_a_namespace_is_deleted_with_a_job_in_it(hub_api, site_api, namespace, operator, python):
+    uid = hub_api.create(manifest(namespace, "within", python.pod_template))["metadata"]["uid"]
+    wait_until("objects at the site", lambda: owned(site_api, namespace, uid), 20)
+    hub_api.delete("v1", "Namespace", None, namespace)
+    wait_until("the site's objects gone", lambda: owned(site_api, namespace, uid) == {}, 60)
+    workloads.wait_until_gone(hub_api, "v1", "Namespace", None, namespace)
