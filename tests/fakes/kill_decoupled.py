@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections import Counter
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def write(report: int, line: str) -> None:
 
 
 def undisturbed(folder: Path, rounds: int) -> Synchronizer:
-    """The same script without threads or kills."""
+    """The script, from wherever the folder has it, to the end of so many rounds, without threads or kills."""
     clock = ManualClock()
     calm = inline(decoupled_job(), ToyTask(), folder, clock)
     calm.engine.start()
@@ -154,6 +155,12 @@ def script_part(control: Control) -> dict[str, Any]:
     return {**{name: data[name] for name in ("ledger", "pool", "newest", "versions")}, "enrolled": enrolled}
 
 
+def _difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """Lines of JSON that only one of them has."""
+    one, other = (json.dumps(data, indent=1, sort_keys=True).splitlines() for data in (found, wanted))
+    return "\n".join(unified_diff(one, other, "killed", "undisturbed", n=2, lineterm=""))
+
+
 def main(folder: Path, seed: int, kills: int, orderly: bool) -> None:
     torch.set_num_threads(1)
     reports = folder / "reports"
@@ -163,6 +170,7 @@ def main(folder: Path, seed: int, kills: int, orderly: bool) -> None:
             break
     Archive(folder / "state", folder / "archive").keep()
     shutil.copytree(folder / "archive", folder / "whole log")  # opening appends
+    shutil.copytree(folder / "state", folder / "played on")
     survived, _ = open_job(decoupled_job(), ToyTask(), folder / "state", ManualClock())
     folded, _ = open_job(decoupled_job(), ToyTask(), folder / "whole log", ManualClock())
     records = [parse_record(entry.meta) for entry in read_log(folder / "whole log", 1, 1)]
@@ -172,9 +180,11 @@ def main(folder: Path, seed: int, kills: int, orderly: bool) -> None:
     assert segment_numbers(folder / "state")[0] > 1, "no kill could fall into a snapshot"
     versions = survived.journal.control.versions
     if orderly:
-        calm = undisturbed(folder / "calm", sum(versions)).engine
-        same_tensors(survived.fragments, calm.fragments)
-        assert script_part(survived.journal.control) == script_part(calm.control)
+        rounds = sum(versions) + 1  # the last kill fell into the middle of one
+        survivor, calm = (undisturbed(folder / name, rounds).engine for name in ("played on", "calm"))
+        same_tensors(survivor.fragments, calm.fragments)
+        found, wanted = script_part(survivor.control), script_part(calm.control)
+        assert found == wanted, _difference(found, wanted)
     print("versions", versions)
 
 
