@@ -65,8 +65,7 @@ def object_actions(wanted: Wanted) -> list[Action]:
             continue
         manifests = _of_site(wanted, ref, site, with_synchronizer=number == 0)
         manifests += _synchronizer(wanted, ref) if number == 0 else []
-        address = ("ConfigMap", names.address_name(wanted.job.metadata.name, wanted.job.metadata.uid))
-        actions += differences(site, _by_key(manifests), keep={address} if site.pods else ())
+        actions += differences(site, _by_key(manifests), keep=_follow_the_address(wanted.job) if site.pods else ())
     return actions
 
 
@@ -119,14 +118,20 @@ def _of_site(wanted: Wanted, ref: SiteRef, site: SiteView, with_synchronizer: bo
     where = addresses(wanted.job, ref, ports.synchronizer, policy, wanted.observed)
     if where is not None:
         found.append(address_map(home, where))
+    if policy.tls and where is not None:
+        spaces = policy.monitoring_namespace, policy.ports.learner_metrics
+        found.append(learners_policy(home, ports, () if ref.is_hub else where, *spaces))
     credentials = wanted.credentials()
     found += [learner_secret(home, row, wanted.attempt, credentials.of_learner(row)) for row in active]
     if policy.tls:
         found += mirrors(home, wanted.observed.propagated)
-        outside = () if ref.is_hub else where or ()
-        metrics = policy.ports.learner_metrics
-        found.append(learners_policy(home, ports, outside, policy.monitoring_namespace, metrics))
     return found
+
+
+def _follow_the_address(job: DiLoCoJob) -> frozenset[ObjectKey]:
+    """What stays as it is while the Synchronizer's address is not known."""
+    name, uid = job.metadata.name, job.metadata.uid
+    return frozenset({("ConfigMap", names.address_name(name, uid)), ("NetworkPolicy", names.learners_name(name, uid))})
 
 
 def _synchronizer(wanted: Wanted, ref: SiteRef) -> list[Manifest]:

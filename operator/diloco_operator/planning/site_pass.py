@@ -69,7 +69,15 @@ def openings(draft: Draft) -> Openings:
 def reachable_places(states: Mapping[str, SiteState]) -> bool:
     """Some site that takes Learners answers; true on one machine."""
     takers = [state for state in states.values() if state.ref.takes_learners]
-    return not takers or any(not state.view.unreachable for state in takers)
+    return not takers or any(state.reachable for state in takers)
+
+
+def site_summary(draft: Draft) -> str:
+    """`reachable/all` sites."""
+    if draft.states:
+        return f"{sum(state.reachable for state in draft.states.values())}/{len(draft.states)}"
+    views = draft.observed.sites
+    return f"{sum(not view.unreachable for view in views)}/{len(views)}"
 
 
 def waits_for_address(draft: Draft) -> bool:

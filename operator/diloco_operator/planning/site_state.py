@@ -69,6 +69,11 @@ class SiteState:
     events: tuple[Event, ...] = ()
 
     @property
+    def reachable(self) -> bool:
+        """It answers, or has done so a moment ago."""
+        return is_true(self.row.conditions, _REACHABLE)
+
+    @property
     def eligible(self) -> Condition | None:
         return find(self.row.conditions, _ELIGIBLE)
 
@@ -216,9 +221,8 @@ def _proves(pod: PodView, eligible: Condition, now: float) -> bool:
 
 def _judged(state: SiteState, moment: SiteMoment) -> SiteState:
     """Whether it may be given Learners, and how many at a time."""
-    reachable = is_true(state.row.conditions, _REACHABLE)
     eligible = is_true(state.row.conditions, _ELIGIBLE)
-    may = reachable and state.ref.takes_learners and (eligible or moment.now >= _until(state))
+    may = state.reachable and state.ref.takes_learners and (eligible or moment.now >= _until(state))
     return replace(state, open=may, probing=may and not eligible)
 
 

@@ -6,7 +6,7 @@ from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.draft import Draft
 from diloco_operator.planning.goodput import goodput_status
-from diloco_operator.planning.site_pass import reachable_places
+from diloco_operator.planning.site_pass import reachable_places, site_summary
 from diloco_operator.planning.status import counts, progress_status, site_statuses, summary_phase, worth_writing
 from diloco_operator.planning.troubles import troubles
 from diloco_operator.planning.types import OperatorPolicy, Plan
@@ -50,7 +50,7 @@ def finished(draft: Draft) -> Plan:
             "learner_statuses": rows,
             "learners": counts(rows, desired),
             "sites": site_statuses(observed.sites, draft.states, rows, before),
-            "site_summary": f"{sum(not site.unreachable for site in observed.sites)}/{len(observed.sites)}",
+            "site_summary": site_summary(draft),
             "progress": progress_status(progress, now) if progress else before.progress,
             "last_progress_time": before.last_progress_time if merged is None else to_text(now - merged),
             "goodput": goodput,
