@@ -61,8 +61,7 @@ def from_status(code: int, status: Mapping[str, Any], headers: Mapping[str, str]
     if code == 403:
         return _forbidden(status, message)
     if code == 404:
-        missing_namespace = (status.get("details") or {}).get("kind") == "namespaces"
-        return SiteNamespaceMissing(message) if missing_namespace else SiteNotFound(message)
+        return SiteNamespaceMissing(message) if _details(status).get("kind") == "namespaces" else SiteNotFound(message)
     if code == 409:
         return AlreadyThere(message) if status.get("reason") == "AlreadyExists" else SiteConflict(message)
     if code == 410:
@@ -72,9 +71,15 @@ def from_status(code: int, status: Mapping[str, Any], headers: Mapping[str, str]
     return SiteServerError(message) if code >= 500 or code < 300 else SiteInvalid(message)
 
 
+def _details(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    details = status.get("details")
+    return details if isinstance(details, dict) else {}
+
+
 def _forbidden(status: Mapping[str, Any], message: str) -> SiteError:
-    causes = (status.get("details") or {}).get("causes") or []
-    if any(cause.get("reason") == "NamespaceTerminating" for cause in causes):
+    causes = _details(status).get("causes")
+    reasons = [cause.get("reason") for cause in causes if isinstance(cause, dict)] if isinstance(causes, list) else []
+    if "NamespaceTerminating" in reasons:
         return SiteNamespaceMissing(message)
     if "exceeded quota" in message:
         return SiteQuotaExceeded(message)

@@ -8,6 +8,7 @@ would honour (proxies, impersonation, disabled verification, passwords) is refus
 import base64
 import binascii
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from diloco_operator.sites.server_url import check_server
 from diloco_operator.sites.x509 import BadPEM, certificates, client_identity
 
 MAX_BYTES = 128 * 1024
+MAX_MARKS = 10_000
+MAX_DEPTH = 32
+"""Of flow collections. Reading YAML in Python takes long where there are many marks or where they nest."""
 MAX_TOKEN_LENGTH = 16 * 1024
 SERVICE_ACCOUNT_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -150,8 +154,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _load(text: bytes | str) -> dict[str, Any]:
-    if len(text) > MAX_BYTES:
-        raise KubeconfigRefused("TooLarge", f"more than {MAX_BYTES // 1024} KiB")
+    _check_size(text.encode(errors="replace") if isinstance(text, str) else text)
     try:
         document = yaml.load(text, _Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -160,6 +163,16 @@ def _load(text: bytes | str) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("kind", "Config") != "Config":
         raise KubeconfigRefused("NotAKubeconfig", "it is not a mapping of kind Config")
     return document
+
+
+def _check_size(text: bytes) -> None:
+    if len(text) > MAX_BYTES or sum(map(text.count, b"\n,:-[{?")) > MAX_MARKS:
+        raise KubeconfigRefused("TooLarge", f"more than {MAX_BYTES // 1024} KiB or {MAX_MARKS} marks of YAML")
+    depth = 0
+    for mark in re.findall(rb"[\[{\]}]", text):
+        depth += 1 if mark in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise KubeconfigRefused("TooDeep", f"nested more than {MAX_DEPTH} deep")
 
 
 def _named(document: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:

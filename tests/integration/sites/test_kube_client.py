@@ -257,7 +257,7 @@ async def test_an_endless_answer_costs_bounded_memory(server: ApiServer, monkeyp
         response = web.StreamResponse()
         await response.prepare(request)
         with contextlib.suppress(ConnectionError):
-            while True:
+            while request.transport is not None and not request.transport.is_closing():
                 await response.write(bytes(2**16))
                 sent += 2**16
         return response

@@ -1,4 +1,4 @@
-"""What `KubeSite` asks of an API server, call by call; that real ones answer it as meant is tested in tests/clusters."""
+"""What `KubeSite` asks of an API server, call by call; real ones are asked in tests/clusters."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -226,7 +226,7 @@ async def test_refusals_come_with_the_servers_own_words(
     server: ApiServer, site: KubeSite, error: type[SiteError], code: int, reason: str
 ) -> None:
     server.answers["POST", PODS] = always(code, reason, "because I say so")
-    with pytest.raises(error, match="^because I say so$"):
+    with pytest.raises(error, match=r"^because I say so$"):
         await site.create_pod(manifest("Pod", "p"))
 
 
