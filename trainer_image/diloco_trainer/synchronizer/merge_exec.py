@@ -132,9 +132,7 @@ def take_step(
     context.down.accumulate(encoded, state.theta.numel(), state.published)
     norms = state.norms
     for item in contributors:
-        norms = norms.with_merged(
-            item.norm, item.c_steps, item.mean_lr, index=item.index, incarnation=item.incarnation
-        )
+        norms = norms.with_merged(item.norm, item.c_steps, item.mean_lr, index=item.index, incarnation=item.incarnation)
     digest = anchor_digest(context.epoch, state.index, version.number, state.published)
     retained = Retained(replace(version, digest=digest), encoded, sha256(as_bytes(encoded)).digest())
     return Made(retained, norms, crc(state.theta), crc(state.momentum))
