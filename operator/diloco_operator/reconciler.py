@@ -207,7 +207,7 @@ class Reconciler:
         return committed
 
     def _failed(self, problem: str) -> None:
-        log.warning("%s", problem)
+        log.log(logging.INFO if self._gone else logging.WARNING, "%s", problem)
         self._problem = problem
         if self._on_problem is not None:
             self._on_problem(problem)

@@ -228,7 +228,7 @@ def test_a_site_with_a_bad_kubeconfig_says_so_and_the_hub_goes_on(
 
 def test_a_namespace_is_deleted_with_a_job_in_it(hub_api, site_api, namespace, operator, python):
     uid = hub_api.create(manifest(namespace, "within", python.pod_template))["metadata"]["uid"]
-    wait_until("objects at the site", lambda: owned(site_api, namespace, uid), 20)
+    wait_until("a Learner at the site", lambda: learners(site_api, namespace, uid), 300)
     hub_api.delete("v1", "Namespace", None, namespace)
     wait_until("the site's objects gone", lambda: owned(site_api, namespace, uid) == {}, 60)
     workloads.wait_until_gone(hub_api, "v1", "Namespace", None, namespace)
