@@ -1,5 +1,6 @@
 """Releases of the charts on the test clusters, by the real helm, and the command `diloco` as its user calls it."""
 
+import functools
 import json
 import os
 import subprocess
@@ -7,11 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chart.helm_binary import helm_binary
-from chart.rendering import OPERATOR, SITE
+from chart.rendering import OPERATOR, ROOT, SITE
 from clusters.layout import SiteLayout
 
 Values = dict[str, Any]
+_OUTSIDE = os.open("/proc/self/ns/net", os.O_RDONLY)
+"""The network this was imported in: tests run in a namespace from which no package registry is reached."""
+
+
+def outside(*command: str | Path) -> str:
+    """Output of a program that needs the machine's own network."""
+    enter = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{_OUTSIDE}", "--"]
+    answer = subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout.strip()
 
 
 def install(site: SiteLayout, chart: Path, release: str, namespace: str, values: Values) -> str:
@@ -58,8 +68,13 @@ def diloco(hub: SiteLayout, *arguments: str, timeout_seconds: float = 60) -> sub
     )
 
 
+@functools.cache
+def _helm_binary() -> str:
+    return outside(sys.executable, ROOT / "tests/chart/helm_binary.py")
+
+
 def _helm(site: SiteLayout, *arguments: str, text: str = "") -> str:
-    command = [helm_binary(), "--kubeconfig", str(site.kubeconfig), *arguments]
+    command = [_helm_binary(), "--kubeconfig", str(site.kubeconfig), *arguments]
     answer = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout

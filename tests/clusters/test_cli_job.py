@@ -1,6 +1,5 @@
 """A job under the operator as its chart runs it, over two clusters, seen through `diloco status` and `diloco logs`."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,9 +16,8 @@ OWN_BASE = "localhost/python-base"
 @pytest.fixture(scope="module")
 def operator_image(clusters):
     """Built from this tree and on the hub's nodes; layers of earlier builds are used."""
-    subprocess.run([ROOT / "tests/images/base.sh"], check=True)
-    build = [sys.executable, ROOT / ".ci/images.py", "build", "operator", "--base-image", OWN_BASE]
-    subprocess.run(build, check=True)
+    charts.outside(ROOT / "tests/images/base.sh", OWN_BASE)
+    charts.outside(sys.executable, ROOT / ".ci/images.py", "build", "operator", "--base-image", OWN_BASE)
     load.load(clusters, "operator", "dev")
 
 
