@@ -12,6 +12,8 @@ from pathlib import Path
 from clusters.layout import WAN, WAN_ADDRESS, Layout, NodeLayout
 
 _CLONE_NEWNET = 0x40000000
+_FOLDER = Path("/run/netns")
+"""Made and mounted by `ip netns add`; never removed by it."""
 
 
 def run(*command: str, stdin: str | None = None) -> str:
@@ -76,14 +78,16 @@ def set_link(node: NodeLayout, *, up: bool) -> None:
 
 
 def remove_namespaces(layout: Layout) -> None:
-    """Remove all namespaces of the set; their links go with them."""
+    """Remove all namespaces of the set; their links go with them, and with the last one the folder of them all."""
     for name in namespaces(layout):
         run("ip", "netns", "delete", name)
+    if _FOLDER.is_mount() and not any(_FOLDER.iterdir()):
+        run("umount", str(_FOLDER))
+        _FOLDER.rmdir()
 
 
 def namespaces(layout: Layout) -> list[str]:
-    folder = Path("/run/netns")
-    return sorted(path.name for path in folder.glob(layout.namespace("*"))) if folder.is_dir() else []
+    return sorted(path.name for path in _FOLDER.glob(layout.namespace("*"))) if _FOLDER.is_dir() else []
 
 
 def _make_namespace(layout: Layout, short: str) -> bool:

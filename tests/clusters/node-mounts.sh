@@ -4,6 +4,9 @@
 set -eu
 folder=$1
 resolver=$(readlink -f /etc/resolv.conf)
+if mountpoint -q /run/netns; then
+    umount --recursive /run/netns # else this node would keep other namespaces alive after they are deleted
+fi
 for path in /var/lib /var/log; do
     mkdir -p "$folder$path"
     mount --bind "$folder$path" "$path"
