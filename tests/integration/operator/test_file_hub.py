@@ -148,7 +148,7 @@ async def test_a_new_job_that_is_refused_leaves_the_folder_as_it_was(tmp_path: P
 
 async def test_a_synchronous_job_is_not_resumed_with_more_learners_than_it_was_accepted_with(tmp_path: Path) -> None:
     accepted = job(preset="DiLoCo")
-    await begun(tmp_path, accepted, resolved=resolve_status(accepted, Ports()))
+    await begun(tmp_path, accepted, resolved=resolve_status(accepted, Ports(), "local"))
     FileHub.open_folder(tmp_path, job({"learners.replicas": 2}, preset="DiLoCo")).close()
     before = (tmp_path / "job.json").read_text()
     with pytest.raises(SpecError) as caught:
