@@ -90,7 +90,7 @@ images-push: ## Push both images (REGISTRY=registry.example.com/team, TAG=)
 kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
 	@python3 .ci/images.py kind-load --tag "$(TAG)" --cluster "$(KIND_CLUSTER)" $(IMAGES)
 
-clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=site-1)
+clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=hub,site-1)
 	@PYTHONPATH=tests "$(PYTHON)" -m clusters.load --tag "$(TAG)" --only "$(ONLY)" $(IMAGES)
 
 test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 10 GB of disk, 6 GB stay)
