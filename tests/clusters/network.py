@@ -81,7 +81,8 @@ def remove_namespaces(layout: Layout) -> None:
     """Remove all namespaces of the set; their links go with them, and with the last one the folder of them all."""
     for name in namespaces(layout):
         run("ip", "netns", "delete", name)
-    if _FOLDER.is_mount() and not any(_FOLDER.iterdir()):
+    mounted = f" {_FOLDER} " in Path("/proc/self/mounts").read_text()
+    if mounted and not any(_FOLDER.iterdir()):
         run("umount", str(_FOLDER))
         _FOLDER.rmdir()
 
