@@ -21,11 +21,12 @@ METRICS_PORT = 18080
 
 
 class OperatorProcess:
-    """Looks after the jobs of one namespace; its Lease and its own Secret are there, too."""
+    """Looks after the jobs of one namespace; its Lease and its own Secret are in another."""
 
-    def __init__(self, layout: Layout, namespace: str, image: str, folder: Path) -> None:
+    def __init__(self, layout: Layout, namespace: str, own_namespace: str, image: str, folder: Path) -> None:
         self._layout = layout
         self._namespace = namespace
+        self._own_namespace = own_namespace
         self._image = image
         self.log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -36,7 +37,7 @@ class OperatorProcess:
         command = [
             "nsenter", f"--net={self._layout.namespace_path('hub')}", sys.executable, "-m", "diloco_operator",
             f"--image={self._image}", f"--kubeconfig={self._layout.hub.kubeconfig}", f"--namespace={self._namespace}",
-            f"--lease-namespace={self._namespace}", f"--health-port={HEALTH_PORT}", f"--metrics-port={METRICS_PORT}",
+            f"--lease-namespace={self._own_namespace}", f"--health-port={HEALTH_PORT}", f"--metrics-port={METRICS_PORT}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log)

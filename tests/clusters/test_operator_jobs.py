@@ -36,8 +36,10 @@ def namespace(clusters, python):
     for site in sites:
         Api(site).apply(workloads.namespace(name))
         python.provide(site, name)
+    Api(clusters.hub).apply(workloads.namespace(f"{name}-own"))
     Api(clusters.hub).create(kubeconfig_secret(sites[1], name, "site-1"))
     yield name
+    Api(clusters.hub).delete("v1", "Namespace", None, f"{name}-own")
     for site in sites:
         Api(site).delete("v1", "Namespace", None, name)
         python.remove(site, name)
@@ -47,7 +49,9 @@ def namespace(clusters, python):
 def operator(clusters, namespace, python, tmp_path_factory):
     crd = f"{REPOSITORY}/crds/{CRD}.yaml"
     workloads.kubectl(clusters.hub, "apply", "--server-side", "--force-conflicts", "-f", crd)
-    process = OperatorProcess(clusters, namespace, python.image, tmp_path_factory.mktemp("operator"))
+    process = OperatorProcess(
+        clusters, namespace, f"{namespace}-own", python.image, tmp_path_factory.mktemp("operator")
+    )
     process.start()
     yield process
     process.end()
@@ -186,10 +190,10 @@ def test_a_deleted_job_leaves_nothing_but_its_data(hub_api, site_api, namespace,
 def test_an_operator_that_ends_gives_its_lease_to_the_next_one(hub_api, namespace, operator):
     assert operator.ask("healthz") == "ok\n"
     assert operator.end() == 0
-    lease = hub_api.get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
+    lease = hub_api.get("coordination.k8s.io/v1", "Lease", f"{namespace}-own", "diloco-operator")
     assert lease["spec"]["holderIdentity"] == ""
     operator.start()
-    lease = hub_api.get("coordination.k8s.io/v1", "Lease", namespace, "diloco-operator")
+    lease = hub_api.get("coordination.k8s.io/v1", "Lease", f"{namespace}-own", "diloco-operator")
     assert lease["spec"]["holderIdentity"] != ""
 
 
@@ -230,5 +234,6 @@ def test_a_namespace_is_deleted_with_a_job_in_it(hub_api, site_api, namespace, o
     uid = hub_api.create(manifest(namespace, "within", python.pod_template))["metadata"]["uid"]
     wait_until("a Learner at the site", lambda: learners(site_api, namespace, uid), 300)
     hub_api.delete("v1", "Namespace", None, namespace)
-    wait_until("the site's objects gone", lambda: owned(site_api, namespace, uid) == {}, 60)
+    taken = seconds_until("the site's objects gone", lambda: owned(site_api, namespace, uid) == {}, 120)
+    print(f"the site's objects are gone after {taken:.1f} s")
     workloads.wait_until_gone(hub_api, "v1", "Namespace", None, namespace)
