@@ -224,8 +224,8 @@ class JobStatus(StatusModel):
     """Grows by one whenever the job is started, restarted or resumed, before anything is created."""
     learners: LearnerCounts = LearnerCounts()
     """Counts of Learners."""
-    sites: list[SiteStatus] = Field(default=[], max_length=MAX_SITES, json_schema_extra=_list_map("name"))
-    """Sites in use."""
+    sites: list[SiteStatus] = Field(default=[], max_length=2 * MAX_SITES, json_schema_extra=_list_map("name"))
+    """The hub, the sites of the spec, and those that were taken out of it and are not empty yet."""
     site_summary: Annotated[str, Field(max_length=16)] = ""
     """`reachable/all` sites, for `kubectl get`."""
     learner_statuses: list[LearnerStatus] = Field(

@@ -1,4 +1,4 @@
-"""`spec.synchronizer`: ports, volume, and how Learners of other clusters reach it. Immutable.
+"""`spec.synchronizer`: ports, volume, and how Learners of other clusters reach it.
 
 `problems` holds the rules between its fields, and those with the sites.
 """
@@ -23,6 +23,12 @@ _QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 _ATOMIC: dict[str, JsonValue] = {"x-kubernetes-list-type": "atomic"}
 _Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, Field(min_length=1, max_length=260, pattern=_ADDRESS)]
+
+
+def _fixed(field: str) -> dict[str, str]:
+    """A field that can be neither changed nor added nor removed."""
+    same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+    return rule(same, rules.IMMUTABLE, field)
 
 
 class StorageSpec(SpecModel):
@@ -66,7 +72,7 @@ class ExposureSpec(SpecModel):
 
 
 class SynchronizerSpec(SpecModel):
-    """The Synchronizer. Immutable."""
+    """The Synchronizer. Ports and storage are immutable."""
 
     model_config = ConfigDict(
         json_schema_extra=rules.cel(
@@ -75,6 +81,7 @@ class SynchronizerSpec(SpecModel):
                 rules.PORTS_DIFFER,
                 "adminPort",
             ),
+            *(_fixed(field) for field in ("port", "adminPort", "metricsPort", "storage")),
             rule(
                 "!has(self.metricsPort) || !has(self.port) || self.metricsPort != self.port",
                 rules.PORTS_DIFFER,
@@ -99,7 +106,7 @@ class SynchronizerSpec(SpecModel):
     exposure: ExposureSpec = ExposureSpec()
     """How Learners of other clusters reach it."""
     template: OpenObject | None = None
-    """What is changed of its pod, as in `learners.template`."""
+    """What is changed of its pod, as in `learners.template`. A change restarts it, and no Learner."""
 
     @property
     def ports(self) -> dict[str, int]:

@@ -134,8 +134,8 @@ class JobSpec(SpecModel):
     """When the job is Complete. Immutable."""
     learners: LearnersSpec
     """How many Learners train. Mutable."""
-    synchronizer: SynchronizerSpec = Field(default=SynchronizerSpec(), json_schema_extra=_IMMUTABLE)
-    """The Synchronizer. Immutable."""
+    synchronizer: SynchronizerSpec = SynchronizerSpec()
+    """The Synchronizer. Ports and storage are immutable."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """What failures cost. Mutable."""
     sites: list[SiteSpec] = Field(

@@ -67,7 +67,7 @@ def classify(pod: PodView, phase: Phase | None) -> Verdict:
     if ended.exit_code == ExitCode.COMPLETE and pod.phase == "Succeeded":
         return _ended_well(phase)
     if pod.pod_reason in DISRUPTIONS:
-        return Verdict(FailureClass.DISRUPTION, False, pod.pod_reason)
+        return Verdict(FailureClass.DISRUPTION, False, pod.disruption or pod.pod_reason)
     if pod.pod_reason in PLACEMENTS or pod.pod_reason.startswith("OutOf"):
         return Verdict(FailureClass.PLACEMENT, False, pod.pod_reason)
     if ended.reason == "OOMKilled":

@@ -83,7 +83,8 @@ def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) 
         return _judged(row, pod, classify(pod, around.phase), around)
     if pod.deleting and not (pod.node_silent and _is_heard(row, around)):
         ran = pod.age_seconds if pod.phase == "Running" else 0.0
-        return _failed(row, Verdict(FailureClass.DISRUPTION, False, "its pod is being deleted"), ran, around)
+        text = "its pod is being deleted" + (f": {pod.disruption}" if pod.disruption else "")
+        return _failed(row, Verdict(FailureClass.DISRUPTION, False, text), ran, around)
     return _seen(row, pod, around)
 
 

@@ -49,7 +49,7 @@ def site_statuses(
             "failed": sum(state in _FAILED for state in here),
         }
         state = states.get(site.name)
-        base = state.row if state is not None else SiteStatus(name=site.name)
+        base = state.row if state is not None else known.get(site.name, SiteStatus(name=site.name))
         fresh = base.model_copy(update={**counted, "reason": _site_reason(site, state)})
         if site.unreachable and site.name in known:
             last = known[site.name]

@@ -25,6 +25,7 @@ SHORT = {
     "minimal": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=3000"],
     "diloco": ["spec.algorithm.syncEvery=10", "spec.budget.outerRounds=3"],
     "streaming": ["spec.algorithm.syncEvery=10", "spec.budget.innerSteps=40"],
+    "multi-site": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=4000"],
 }
 """What makes each one short; the data of all are a small text."""
 REASONS = {
@@ -32,6 +33,7 @@ REASONS = {
     "minimal": "TokenBudgetReached",
     "diloco": "RoundBudgetReached",
     "streaming": "StepBudgetReached",
+    "multi-site": "TokenBudgetReached",
 }
 FIELDS = {
     "schemaVersion", "phase", "reason", "wallSeconds", "outerSteps", "outerRounds", "tokens", "loss", "goodput",

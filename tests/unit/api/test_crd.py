@@ -103,9 +103,9 @@ CHANGES: list[tuple[str, object, str]] = [
     ("train.data.uri", "other.txt", "train"),
     ("train.optimizer.learningRate", 0.1, "train"),
     ("budget.tokens", 5, "budget"),
-    ("synchronizer.port", 4000, "synchronizer"),
-    ("synchronizer.storage.size", "1Gi", "synchronizer"),
-    ("synchronizer.exposure.type", "NodePort", "synchronizer"),
+    ("synchronizer.port", 4000, "synchronizer.port"),
+    ("synchronizer.storage.size", "1Gi", "synchronizer.storage"),
+    ("synchronizer.storage.storageClassName", "fast", "synchronizer.storage"),
 ]
 
 
@@ -125,6 +125,16 @@ def test_writing_a_default_out_is_no_change() -> None:
 @pytest.mark.parametrize("path", ["learners.replicas", "learners.max", "failurePolicy.maxRestarts"])
 def test_what_may_change_can_be_changed(path: str) -> None:
     assert admit(SCHEMA, manifest({path: 7}), manifest()) == []
+
+
+def test_sites_and_the_way_to_the_synchronizer_may_change() -> None:
+    more = {
+        "sites": [{"name": "a"}, {"name": "b", "kubeconfigSecretRef": {"name": "b"}}],
+        "synchronizer.exposure.type": "NodePort",
+        "synchronizer.template": {"spec": {"nodeSelector": {"a": "b"}}},
+    }
+    assert admit(SCHEMA, manifest(more), manifest()) == []
+    assert admit(SCHEMA, manifest(), manifest(more)) == []
 
 
 def test_switching_clipping_off_is_admitted() -> None:

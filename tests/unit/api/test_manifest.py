@@ -42,6 +42,11 @@ def test_an_example_is_valid_and_resolves(path: Path) -> None:
     assert resolve_job(job).budget_tokens > 0
 
 
+def test_the_least_manifest_has_at_most_ten_lines() -> None:
+    (minimal,) = [path for path in EXAMPLES if path.stem == "minimal"]
+    assert len(minimal.read_text(encoding="utf-8").splitlines()) <= 10
+
+
 def test_there_is_a_quickstart() -> None:
     assert "quickstart.yaml" in {path.name for path in EXAMPLES}
 

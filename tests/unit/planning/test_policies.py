@@ -11,7 +11,7 @@ from diloco_operator.planning.backoff import JITTER, backoff_seconds, failures_i
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import degraded, find, with_condition
 from diloco_operator.planning.goodput import goodput_status, ideal_rate, shares
-from diloco_operator.planning.place import wanted_indices
+from diloco_operator.planning.place import Room, choose, wanted_indices
 from diloco_operator.planning.status import summary_phase, worth_writing
 from diloco_operator.planning.types import OperatorPolicy
 
@@ -68,6 +68,55 @@ def test_which_indices_a_job_shall_have(
 ) -> None:
     rows = [row(index, state) for index, state in states.items()]
     assert wanted_indices(rows, replicas, highest_first) == wanted
+
+
+ROOMS = [Room("a", 0), Room("b", 1), Room("c", 2)]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "load", "stay", "chosen"),
+    [
+        (ROOMS, {}, None, "a"),
+        (ROOMS, {"a": 1}, None, "b"),
+        (ROOMS, {"a": 1, "b": 1}, None, "c"),
+        (ROOMS, {"b": 5}, "b", "b"),
+        (ROOMS[:1] + ROOMS[2:], {"a": 9}, "b", "c"),
+        ([], {}, "b", None),
+        ([Room("a", 0, most=2), Room("b", 1)], {"a": 2, "b": 9}, "a", "b"),
+        ([Room("a", 0, most=2)], {"a": 2}, None, None),
+        ([Room("a", 0), Room("b", 1, least=2)], {"b": 1}, None, "b"),
+        ([Room("a", 0), Room("b", 1, least=2)], {"b": 2}, None, "a"),
+        ([Room("b", 1, least=1), Room("a", 0, least=1)], {}, None, "a"),
+        ([Room("a", 0, weight=3), Room("b", 1)], {"a": 1}, None, "a"),
+        ([Room("a", 0, weight=0), Room("b", 1)], {"b": 50}, None, "b"),
+        ([Room("a", 0, weight=0)], {}, None, "a"),
+    ],
+)
+def test_where_an_incarnation_goes(
+    rooms: list[Room], load: dict[str, int], stay: str | None, chosen: str | None
+) -> None:
+    found = choose(rooms, {(site, ""): count for site, count in load.items()}, stay)
+    assert found == (None if chosen is None else (chosen, ""))
+
+
+@pytest.mark.parametrize(
+    ("full", "probing", "load", "leave", "chosen"),
+    [
+        ((), False, {}, None, "p"),
+        ((), False, {"p": 1}, None, "q"),
+        (("p",), False, {"q": 9}, None, "q"),
+        (("p", "q"), False, {}, None, None),
+        (("p", "q"), True, {"p": 1}, None, "q"),
+        ((), False, {"q": 5}, ("a", "p"), "q"),
+        (("q",), False, {}, ("a", "p"), None),
+    ],
+)
+def test_in_which_node_pool_it_goes(
+    full: tuple[str, ...], probing: bool, load: dict[str, int], leave: tuple[str, str] | None, chosen: str | None
+) -> None:
+    room = Room("a", pools=("p", "q"), full=frozenset(full), probing=probing)
+    found = choose([room], {("a", pool): count for pool, count in load.items()}, leave=leave)
+    assert found == (None if chosen is None else ("a", chosen))
 
 
 # --- conditions ---------------------------------------------------------------------------------------------------
