@@ -44,7 +44,8 @@ class KubeLimits:
     read_seconds: float = 15.0
     """From the connection to the end of an answer."""
     watch_inactivity_seconds: float = 80.0
-    """A watch tells nothing for this long: its connection is taken for dead. Bookmarks come about every 60 s."""
+    """A watch tells nothing for this long: its connection is taken for dead. Bookmarks come about every 60 s,
+    if at all."""
     watch_server_seconds: float = 300.0
     """A watch is begun anew after about this long."""
     watch_retry_seconds: float = 0.2
@@ -131,10 +132,10 @@ class KubeClient:
                 return items, str(metadata.get("resourceVersion", ""))
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncIterator[Manifest]:
-        """Changes of metadata since `version`, bookmarks included, until the server ends the stream.
+        """Changes of metadata since `version`, bookmarks included, until the server ends the stream or falls silent.
 
-        Raises SiteExpired when the version is too old, SiteUnreachable after a silence. Anything that has arrived whole
-        has been told before.
+        A silence is no failure: of a kind that nobody has touched since it started, a server sends no bookmarks. Where
+        it comes from a dead connection, the next watch fails. Raises SiteExpired when the version is too old.
         """
         self._check()
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("resourceVersion", version)]
@@ -156,6 +157,8 @@ class KubeClient:
                 async for line in _lines(response, self._credentials.server):
                     yield _event(line)
         except SiteError as error:
+            if began and type(error) is SiteUnreachable:
+                return
             if not began:  # one that was established and broke says nothing about whether a new one can be had
                 self._note(error)
             raise

@@ -162,6 +162,23 @@ async def test_a_connection_that_goes_dead_is_noticed_by_its_silence(server: Api
         assert await told(watch) == [("ADDED", "a")]
 
 
+async def test_a_kind_of_which_nothing_is_ever_told_is_watched_on_and_nothing_is_said(
+    server: ApiServer, pods: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
+    limits = KubeLimits(watch_inactivity_seconds=0.3, watch_retry_seconds=0.02)
+    with caplog.at_level(logging.INFO):
+        async with site_of(server, limits) as site:
+            watch = site.watch("j")
+            for _ in range(3):
+                await pods.watched()
+                await pods.watched(0)
+            await pods.watched()
+            pods.tell("ADDED", item("a", "j", "2"))
+            assert await told(watch) == [("ADDED", "a")]
+    assert len(server.asked) - len(watches(server)) == 1  # one list
+    assert not [record for record in caplog.records if record.name.startswith("diloco")]
+
+
 async def test_bookmarks_keep_a_quiet_watch_alive(server: ApiServer, pods: Collection) -> None:
     limits = KubeLimits(watch_inactivity_seconds=0.6, watch_retry_seconds=0.02)
     async with site_of(server, limits) as site:
