@@ -46,7 +46,7 @@ def load(layout: Layout, target: str, tag: str, only: Sequence[str] = ()) -> lis
 
 def _check_room(layout: Layout, target: str, size: int, num_nodes: int) -> None:
     """The last node takes the archive in and unpacks it."""
-    needed, free = size * (num_nodes + 1) + GIB, shutil.disk_usage(layout.folder).free
+    needed, free = size * (num_nodes + 1) + 3 * GIB, shutil.disk_usage(layout.folder).free
     if needed > free:
         raise NoRoom(
             f"{target}: {needed / GIB:.0f} GiB of free disk needed for {num_nodes} nodes, {free / GIB:.0f} GiB there; "
