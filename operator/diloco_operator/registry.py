@@ -19,6 +19,8 @@ from diloco_operator.sites.kubeconfig import ClusterCredentials
 from diloco_operator.sites.site import SiteForbidden
 
 IDENTIFY_SECONDS = 60.0
+BELIEVED_SECONDS = 4.0
+"""See `SiteEntry`; less than the time between two looks that nothing asked for."""
 SiteKey = tuple[str, str, str]
 """(UID of the Secret, digest, namespace); the hub's own credentials have neither of the first two."""
 
@@ -140,7 +142,7 @@ class JobSites:
         if ref.secret is None:
             live = self._registry.hub(job.metadata.namespace, self._job_uid)
             self._used[ref.name] = live
-            return SiteEntry(ref.name, live.site, identify=live.identify_hub)
+            return SiteEntry(ref.name, live.site, identify=live.identify_hub, believed_seconds=BELIEVED_SECONDS)
         kubeconfig = await self._registry.kubeconfig(job.metadata.namespace, ref.secret)
         used = self._used.get(ref.name)
         if kubeconfig.problem is None:
@@ -148,7 +150,7 @@ class JobSites:
             self._used[ref.name] = live
             if used is not None and used is not live:
                 await self._drop_unused()
-            return SiteEntry(ref.name, live.site, identify=live.identify)
+            return SiteEntry(ref.name, live.site, identify=live.identify, believed_seconds=BELIEVED_SECONDS)
         if used is not None and job.metadata.deletion_timestamp is not None:
             return SiteEntry(ref.name, used.site, identify=used.identify)
         return SiteEntry(ref.name, None, kubeconfig.problem)

@@ -1,8 +1,9 @@
 """One site as one job uses it: looked at and told what to do without ever holding the other sites up.
 
 A look or a batch that takes longer than a moment goes on beside the next passes; until it is over the site counts as
-one that does not answer, and is told nothing new. A batch is bounded and keeps order only where it matters:
-configuration before pods, a Learner's Secret before its pod. Decides nothing.
+one that does not answer, and is told nothing new. A site whose watch has told nothing since the last look is not asked
+again so soon: of many sites only the one where something happened costs requests. A batch is bounded and keeps order
+only where it matters: configuration before pods, a Learner's Secret before its pod. Decides nothing.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Protocol
 from diloco_api import names
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.learners import NAME_CONFLICT
-from diloco_operator.planning.types import Apply, CreatePod, Delete, ObjectKey, Refusal, SiteView
+from diloco_operator.planning.types import Apply, CreatePod, Delete, Manifest, ObjectKey, Refusal, SiteView
 from diloco_operator.planning.views import split_objects
 from diloco_operator.sites.following import follow, report
 from diloco_operator.sites.site import AlreadyExists, Site, SiteError, SiteUnreachable
@@ -46,6 +47,8 @@ class SiteEntry:
     """What is wrong with its credentials."""
     identify: Callable[[], Awaitable[str]] | None = None
     """The UID of the cluster behind it; None where it cannot be another one."""
+    believed_seconds: float = 0.0
+    """How long a look holds while the watch tells of no change; what is not watched is seen that much later."""
     leaving: bool = False
     """The job does not name it any more; it is looked at until nothing of the job is there."""
 
@@ -83,6 +86,11 @@ class SiteLink:
         self._now = now
         self._look: asyncio.Task[SiteView] | None = None
         self._looked_at = 0.0
+        self._listed: list[Manifest] | None = None
+        """What the last look found, until something changes."""
+        self._listed_at = 0.0
+        self._stale = False
+        self._cluster_uid = ""
         self._batch: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._refusals: Mapping[str, Refusal] = {}
@@ -102,12 +110,13 @@ class SiteLink:
     def watch(self) -> None:
         """Begin to wake on changes of the job's objects; a second call does nothing."""
         if self._watch is None and self._entry.site is not None:
-            self._watch = asyncio.create_task(follow(self._entry.site, self._job_uid, self._wake))
+            self._watch = asyncio.create_task(follow(self._entry.site, self._job_uid, self._changed))
+            self._listed = None
 
     async def close(self) -> None:
         """End everything that is under way."""
         tasks = [task for task in (self._look, self._batch, self._watch) if task is not None]
-        self._look = self._batch = self._watch = None
+        self._look = self._batch = self._watch = self._listed = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -117,6 +126,9 @@ class SiteLink:
         if self._entry.site is None:
             problem = self._entry.problem or Refusal("SecretInvalid", "there are no credentials for it")
             return replace(self._blind(problem.reason, problem.message), credentials_problem=problem.reason)
+        believed = self._watch is not None and self._now() - self._listed_at < self._entry.believed_seconds
+        if believed and self._listed is not None:
+            return self._seen(self._listed)
         if self._look is not None and self._look.done() and self._now() - self._looked_at > FRESH_SECONDS:
             self._look = None
         hanging = self._look is not None
@@ -135,20 +147,35 @@ class SiteLink:
         """See `SiteEntry`."""
         return self._entry.leaving
 
+    def _changed(self) -> None:
+        self._forget()
+        self._wake()
+
+    def _forget(self) -> None:
+        """What is being looked at just now is old already."""
+        self._listed, self._stale = None, True
+
     def _looked(self, _: object) -> None:
         self._looked_at = self._now()
 
     async def _list(self, site: Site) -> SiteView:
+        self._stale = False
         try:
-            cluster_uid = await self._entry.identify() if self._entry.identify is not None else ""
-            pods, objects = split_objects(await site.list_owned(self._job_uid), self._now())
+            self._cluster_uid = await self._entry.identify() if self._entry.identify is not None else ""
+            listed = await site.list_owned(self._job_uid)
         except SiteError as error:
             return self._blind(error.reason, str(error))
         except Exception as error:  # noqa: BLE001  (an error nobody has thought of is a site that cannot be reached)
             report(f"site {self._entry.name}", error)
             return self._blind("InternalError", repr(error))
         self._last_contact = self._now()
-        return self._view(pods=pods, objects=objects, cluster_uid=cluster_uid)
+        if not self._stale:
+            self._listed, self._listed_at = listed, self._now()
+        return self._seen(listed)
+
+    def _seen(self, listed: list[Manifest]) -> SiteView:
+        pods, objects = split_objects(listed, self._now())
+        return self._view(pods=pods, objects=objects, cluster_uid=self._cluster_uid)
 
     def _blind(self, reason: str, message: str) -> SiteView:
         return self._view(unreachable=reason, message=message)
@@ -175,13 +202,17 @@ class SiteLink:
 
     async def _carry_out(self, site: Site, actions: Sequence[SiteAction]) -> None:
         batch = _Batch(self._entry.name, site, self._job_uid)
-        for stage in stages(actions):
-            await batch.run(stage[:BATCH])
-            if len(stage) > BATCH:
-                if not batch.failed:
-                    self._wake()
-                break
-        self._refusals, self._object_refusals = batch.refusals, batch.object_refusals
+        try:
+            for stage in stages(actions):
+                await batch.run(stage[:BATCH])
+                if len(stage) > BATCH:
+                    if not batch.failed:
+                        self._wake()
+                    break
+        finally:
+            self._refusals, self._object_refusals = batch.refusals, batch.object_refusals
+            if actions:
+                self._forget()
 
 
 class _Batch:

@@ -203,3 +203,65 @@ async def test_the_cluster_is_identified_before_its_list_is_believed() -> None:
 
     assert (await link(FakeSite("a"), [], identify=tell).look()).cluster_uid == "cluster-1"
     assert (await link(FakeSite("a"), [], identify=refuse).look()).unreachable == "SiteError"
+
+
+class CountingSite(FakeSite):
+    looks = 0
+
+    async def list_owned(self, job_uid: str) -> list[Any]:
+        self.looks += 1
+        return await super().list_owned(job_uid)
+
+
+async def test_a_watched_site_where_nothing_happens_is_not_asked_at_every_pass() -> None:
+    site = CountingSite("a")
+    linked = link(site, [], believed_seconds=60)
+    linked.watch()
+    await asyncio.sleep(0.01)
+    for _ in range(5):
+        await linked.look()
+    assert site.looks == 1
+    await site.create_pod(pod("l-0-1").manifest)  # somebody else's doing, told by the watch
+    await asyncio.sleep(0.01)
+    assert [seen.name for seen in (await linked.look()).pods] == ["l-0-1"]
+    await linked.apply([pod("l-1-1", 1)])
+    assert [seen.name for seen in (await linked.look()).pods] == ["l-0-1", "l-1-1"]
+    await linked.close()
+
+
+async def test_a_change_during_a_look_makes_the_next_pass_look_again() -> None:
+    site = CountingSite("a")
+    linked, listing = link(site, [], believed_seconds=60), site.list_owned
+
+    async def slow(job_uid: str) -> list[Any]:
+        listed = await listing(job_uid)
+        await site.create_pod(pod("l-0-1").manifest)
+        await asyncio.sleep(0.02)
+        return listed
+
+    linked.watch()
+    await asyncio.sleep(0.01)
+    site.list_owned = slow  # type: ignore[method-assign]
+    assert (await linked.look()).pods == ()
+    assert [seen.name for seen in (await linked.look()).pods] == ["l-0-1"]
+    await linked.close()
+
+
+async def test_what_is_not_watched_is_seen_when_the_look_is_no_longer_believed() -> None:
+    site = CountingSite("a")
+    linked = link(site, [], believed_seconds=0.05)
+    linked.watch()
+    await asyncio.sleep(0.01)
+    await linked.look()
+    await asyncio.sleep(0.06)
+    await linked.look()
+    assert site.looks == 2
+    await linked.close()
+
+
+async def test_without_a_watch_every_pass_looks() -> None:
+    site = CountingSite("a")
+    linked = link(site, [], believed_seconds=60)
+    await linked.look()
+    await linked.look()
+    assert site.looks == 2
