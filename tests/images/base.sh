@@ -5,12 +5,20 @@ set -euo pipefail
 image="${1:-localhost/python-base}"
 export BUILDAH_ISOLATION="${BUILDAH_ISOLATION:-chroot}"
 
+missing=""
 for tool in debootstrap buildah; do
-    command -v "$tool" >/dev/null || {
-        echo "error: $tool is missing: apt-get install debootstrap buildah" >&2
-        exit 1
-    }
+    command -v "$tool" >/dev/null || missing="$missing $tool"
 done
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "error:$missing missing; as root on Debian or Ubuntu they are installed by themselves" >&2
+        exit 1
+    fi
+    echo "installing$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086 # a list of names
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
 buildah inspect --type image "$image" >/dev/null 2>&1 && exit 0
 
 work="$(mktemp -d)"
