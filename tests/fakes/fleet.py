@@ -86,6 +86,8 @@ class Fleet:
     phase: Phase | None = None
     served_since: float = 0.0
     heard: dict[tuple[int, int], float] = field(default_factory=dict)
+    left: set[tuple[int, int]] = field(default_factory=set)
+    """(index, incarnation) of Learners that took their leave."""
     nodes: tuple[str, ...] = ("192.0.2.11",)
     propagated: dict[ObjectKey, dict[str, bytes]] = field(default_factory=dict)
     crd_problem: str = ""
@@ -245,7 +247,9 @@ class Fleet:
             return None
         learners = [
             LearnerProgress(
-                index=index, incarnation=incarnation, site="", token_clock=100, step=int(at), live=self.now - at < 30,
+                index=index, incarnation=incarnation, site="", token_clock=100, step=int(at),
+                live=self.now - at < 30 and (index, incarnation) not in self.left,
+                gone=(index, incarnation) in self.left,
                 heartbeat_age_seconds=self.now - at, state=LearnerState.TRAINING, step_seconds=1.0,
             )
             for (index, incarnation), at in self.heard.items()

@@ -62,12 +62,17 @@ def waits_for_a_site(row: LearnerStatus, reason: str, message: str) -> LearnerSt
 
 
 def silent_sites(rows: Sequence[LearnerStatus], progress: Progress | None, policy: OperatorPolicy) -> frozenset[str]:
-    """Sites with a known Learner and no live one. On one machine the network is not to blame: none."""
+    """Sites with a known Learner and no live one. On one machine the network is not to blame: none.
+
+    A Learner that is gone without having been silent for long has left, or was fenced: no silence.
+    """
     if policy.loopback or progress is None:
         return frozenset()
     known: dict[str, bool] = {}
     for row in rows:
         learner = heard(row, progress)
-        if row.state in ACTIVE and learner is not None:
+        if learner is None or learner.gone and learner.heartbeat_age_seconds < policy.timeouts.stall_timeout_seconds:
+            continue
+        if row.state in ACTIVE:
             known[row.site] = known.get(row.site, False) or learner.live
     return frozenset(site for site, any_live in known.items() if not any_live)

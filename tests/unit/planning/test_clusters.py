@@ -468,6 +468,13 @@ def test_a_site_that_is_silent_but_for_its_api_is_told_and_left_alone() -> None:
     assert fleet.site_condition("site-2", "SynchronizerReachable") == ("False", "HeartbeatsStale")
 
 
+def test_learners_that_took_their_leave_are_no_silence() -> None:
+    fleet = running_fleet()
+    fleet.left = {(1, 1), (3, 1)}
+    fleet.step()
+    assert fleet.site_condition("site-2", "SynchronizerReachable") == ("True", "Connected")
+
+
 @pytest.mark.parametrize("problem", ["SecretMissing", "SecretInvalid"])
 def test_bad_credentials_of_one_site_leave_the_others_alone(problem: str) -> None:
     fleet = Fleet()
