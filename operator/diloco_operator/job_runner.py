@@ -49,6 +49,9 @@ class JobRunner:
     def resource_version(self) -> str:
         return self._hub.resource_version
 
+    def job_changed(self) -> None:
+        self._hub.changed()
+
     async def run(self) -> RunEnd:
         async with self._client:
             return await self._reconciler.run()

@@ -27,28 +27,52 @@ from diloco_operator.planning.conditions import with_condition
 log = logging.getLogger(__name__)
 
 KEY_FIELD = "key"
+BELIEVED_SECONDS = 4.0
+"""Less than the time between two looks that nothing asked for."""
 _KEY_BYTES = 32
 
 
 class KubeHub:
     """One job. Its key is kept in memory, since its Secret may go before the job does."""
 
-    def __init__(self, api: Api, ref: JobRef, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        api: Api,
+        ref: JobRef,
+        *,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api = api
         self._now = now
         self._ref = ref
+        self._clock = clock
         self._raw: Document = {}
+        self._job: DiLoCoJob | None = None
+        """As it was read or written last; None when it may be another by now."""
+        self._read_at = 0.0
         self._key = b""
         self._events = EventLog(api, ref)
 
+    def changed(self) -> None:
+        """Somebody has told of a change of the job."""
+        self._job = None
+
     async def read_job(self) -> DiLoCoJob | None:
-        """None also when a new job has taken the name. A job that cannot be read is told so in its status."""
+        """None also when a new job has taken the name. A job that cannot be read is told so in its status.
+
+        Nobody having told of a change, what was read or written a moment ago holds: writes are guarded all the same.
+        """
+        if self._job is not None and self._clock() - self._read_at < BELIEVED_SECONDS:
+            return self._job
+        self._read_at = self._clock()
         found = await find(self._api, self._ref.path)
         if found is None or found["metadata"].get("uid") != self._ref.uid:
             return None
         self._raw = found
         try:
-            return _parse(found)
+            self._job = _parse(found)
+            return self._job
         except HubInvalid as error:
             if "deletionTimestamp" in found["metadata"]:
                 return _for_teardown(found)
@@ -82,11 +106,11 @@ class KubeHub:
             "status": merge_patch(stored, before, wanted),
         }
         written = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
-        self._raw = written
         dropped = list(missing(wanted, written.get("status", {})))
         if dropped:
             raise HubOutdated(f"drops {dropped[0]}", _parse(written))
-        return _parse(written)
+        self._job, self._read_at = _parse(written), self._clock()
+        return self._job
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         """As the job was read, or HubConflict; other controllers' finalizers stay."""
@@ -104,7 +128,7 @@ class KubeHub:
         else:
             change["value"] = [names.FINALIZER]
         version = {"op": "test", "path": "/metadata/resourceVersion", "value": job.metadata.resource_version}
-        self._raw = await self._patch(self._ref.path, [version, change], JSON_PATCH)
+        await self._patch(self._ref.path, [version, change], JSON_PATCH)
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         await self._events.tell(kind, reason, message)
@@ -126,7 +150,7 @@ class KubeHub:
             "metadata": {"resourceVersion": metadata["resourceVersion"]},
             "status": merge_patch(self._raw.get("status", {}), _dump(status), _dump(told)),
         }
-        self._raw = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
+        await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
 
     @property
     def resource_version(self) -> str:
@@ -164,8 +188,10 @@ class KubeHub:
             raise HubError(f"Secret {self._secret_name}: is not the job's own")
 
     async def _patch(self, path: str, patch: object, content_type: str) -> Document:
+        self._job = None
         try:
-            return await self._api.request("PATCH", path, patch, content_type=content_type)
+            self._raw = await self._api.request("PATCH", path, patch, content_type=content_type)
+            return self._raw
         except ApiError as error:
             # A failed `test` of a JSON patch is answered with 422.
             if error.status == 409 or (content_type == JSON_PATCH and error.status == 422):

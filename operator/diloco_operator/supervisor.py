@@ -31,6 +31,9 @@ class Runner(Protocol):
     def resource_version(self) -> str:
         """Of the job as it was last read or written here."""
 
+    def job_changed(self) -> None:
+        """The job is another than that, or gone."""
+
     async def run(self) -> RunEnd:
         """Until the job has ended and is cleaned up, or is gone. May be called again."""
 
@@ -65,6 +68,7 @@ class Supervisor:
             return
         runner = self._runners[ref]
         if not resource_version or resource_version != runner.resource_version:
+            runner.job_changed()
             runner.wake_ups.wake()
 
     def wake_all(self, namespace: str = "") -> None:

@@ -395,8 +395,9 @@ class ClusterScene:
         self.api.put(self.ref.path, document)
         self.api.drops = {drops}
         self.seconds = 1_800_000_000.0
+        self.hub = KubeHub(self.api, self.ref)
         self.reconciler = Reconciler(
-            KubeHub(self.api, self.ref), FixedSites([self.site]), FixedFacts(HubFacts()), SynchronizerClient(),
+            self.hub, FixedSites([self.site]), FixedFacts(HubFacts()), SynchronizerClient(),
             OperatorPolicy(image="trainer:1", tls=True, origin="ours"),
             now=lambda: self.seconds, on_pass=self.passes.append,
         )  # fmt: skip
@@ -413,6 +414,7 @@ class ClusterScene:
     async def delete(self) -> None:
         metadata = self.stored["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         self.api.put(self.ref.path, {**self.stored, "metadata": metadata})
+        self.hub.changed()
 
 
 async def test_on_clusters_nothing_is_made_before_the_finalizer_was_seen() -> None:

@@ -10,7 +10,7 @@ from diloco_api.status import Condition, JobStatus, LearnerStatus, ProgressStatu
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import ApiError, JobRef
 from diloco_operator.hub import HubConflict, HubError, HubInvalid, HubOutdated
-from diloco_operator.kube_hub import KubeHub
+from diloco_operator.kube_hub import BELIEVED_SECONDS, KubeHub
 from fakes.kube_api import FakeApi
 
 DOCUMENT = manifest()
@@ -23,7 +23,8 @@ class Scene:
     def __init__(self) -> None:
         self.api = FakeApi()
         self.api.put(REF.path, DOCUMENT)
-        self.hub = KubeHub(self.api, REF)
+        self.seconds = 0.0
+        self.hub = KubeHub(self.api, REF, clock=lambda: self.seconds)
 
     async def job(self) -> DiLoCoJob:
         job = await self.hub.read_job()
@@ -180,3 +181,28 @@ async def test_a_condition_keeps_its_place_in_the_list(scene: Scene) -> None:
     ]
     job = await scene.hub.commit_status(await scene.job(), JobStatus(conditions=conditions))
     assert [condition.type for condition in job.status.conditions] == ["Accepted", "Degraded"]
+
+
+async def test_a_job_nobody_told_a_change_of_is_not_read_at_every_pass(scene: Scene) -> None:
+    job = await scene.hub.commit_status(await scene.job(), JobStatus(phase="Running"))
+    requests = len(scene.api.requests)
+    assert await scene.job() == job
+    assert len(scene.api.requests) == requests
+    newer = scene.api.put(REF.path, {**scene.stored, "metadata": {**scene.stored["metadata"], "labels": {"a": "b"}}})
+    assert (await scene.job()).metadata.resource_version == job.metadata.resource_version
+    scene.hub.changed()
+    assert (await scene.job()).metadata.resource_version == newer["metadata"]["resourceVersion"]
+
+
+async def test_a_change_nobody_told_of_is_read_after_a_refused_write_and_after_a_while(scene: Scene) -> None:
+    for notice in ("refused write", "time"):
+        stale = await scene.job()
+        newer = scene.api.put(
+            REF.path, {**scene.stored, "metadata": {**scene.stored["metadata"], "labels": {"a": notice}}}
+        )
+        if notice == "time":
+            scene.seconds += BELIEVED_SECONDS + 1
+        else:
+            with pytest.raises(HubConflict):
+                await scene.hub.commit_status(stale, JobStatus(phase="Running"))
+        assert (await scene.job()).metadata.resource_version == newer["metadata"]["resourceVersion"]

@@ -24,6 +24,10 @@ class ScriptedRunner:
         self.ends = ends
         self.runs = 0
         self.closed = False
+        self.changes = 0
+
+    def job_changed(self) -> None:
+        self.changes += 1
 
     async def run(self) -> RunEnd:
         self.runs += 1
