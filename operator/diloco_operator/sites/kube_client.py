@@ -33,6 +33,8 @@ MAX_LIST_RESTARTS = 2
 """A list of many pages begins anew when its token grew too old."""
 MAX_ANSWER_BYTES = 64 * 1024**2
 Query = Sequence[tuple[str, str]]
+_SETTLE_SECONDS = 0.02
+"""The event loop closes sockets of calls that were cancelled while they connected a few turns later."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class KubeClient:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self._api.close()  # type: ignore[no-untyped-call]
+        await asyncio.sleep(_SETTLE_SECONDS)
 
     async def usable(self) -> None:
         """Wait until the server is not known to be gone."""
@@ -102,7 +105,6 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(
             total=seconds,
             connect=self.limits.connect_seconds,
-            sock_connect=self.limits.connect_seconds,
             sock_read=self.limits.read_seconds,
         )
         try:
@@ -144,7 +146,6 @@ class KubeClient:
         timeout = aiohttp.ClientTimeout(
             total=None,
             connect=self.limits.connect_seconds,
-            sock_connect=self.limits.connect_seconds,
             sock_read=self.limits.watch_inactivity_seconds,
         )
         began = False
@@ -202,7 +203,7 @@ class KubeClient:
             raise from_transport(error, self._credentials.server) from error
         finally:
             if response is not None:
-                response.close()
+                _drop(response)
 
     async def _refused(self, response: aiohttp.ClientResponse) -> SiteError:
         status = _decoded(await _content(response)) or {}
@@ -239,6 +240,13 @@ class KubeClient:
                 self._breaker.failed(error)
             except SiteError:
                 self._answered()
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """Give the connection back; one that is in mid-answer goes at once, as its peer may never answer a goodbye."""
+    if response.connection is not None and response.connection.transport is not None:
+        response.connection.transport.abort()
+    response.close()
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytes:

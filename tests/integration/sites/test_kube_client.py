@@ -195,9 +195,10 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up_in_time(server
 
 
 async def test_a_connection_that_goes_dead_in_use_is_given_up_in_time(server: ApiServer) -> None:
+    limits = KubeLimits(connect_seconds=30, read_seconds=0.5)
     async with (
         TcpProxy(server.port) as proxy,
-        client_of(server.credentials(f"https://127.0.0.1:{proxy.port}")) as client,
+        client_of(server.credentials(f"https://127.0.0.1:{proxy.port}"), limits) as client,
     ):
         await client.request("GET", PATH)
         proxy.connections[0].freeze()
@@ -316,6 +317,20 @@ async def test_a_site_that_fails_three_times_is_not_asked_again_until_it_is_back
         async with asyncio.timeout(10):
             await client.usable()
         await client.request("GET", PATH)
+
+
+async def test_many_calls_that_fail_at_once_are_followed_by_one_look(server: ApiServer) -> None:
+    def looks() -> int:
+        return sum(task.get_name().startswith("look for") for task in asyncio.all_tasks())
+
+    credentials = server.credentials()
+    await server.__aexit__()
+    async with client_of(credentials, KubeLimits()) as client:
+        calls = [client.request("GET", PATH) for _ in range(20)]
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(failure) for failure in failures} == {SiteTCPFailure}
+        assert looks() == 1
+    assert looks() == 0
 
 
 async def test_failures_that_are_answers_do_not_stop_the_asking(server: ApiServer) -> None:

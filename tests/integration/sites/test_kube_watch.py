@@ -13,7 +13,7 @@ import pytest
 from diloco_operator.sites.kube import KubeSite
 from diloco_operator.sites.kube_breaker import Pauses
 from diloco_operator.sites.kube_client import KubeLimits
-from diloco_operator.sites.kube_kinds import SITE_KINDS
+from diloco_operator.sites.kube_kinds import HUB_KINDS, SITE_KINDS
 from diloco_operator.sites.site import SiteEvent
 from fakes.api_server import ApiServer, Asked, Collection, bookmark, event, item, status
 from fakes.tcp_proxy import TcpProxy
@@ -113,7 +113,9 @@ async def test_a_version_that_is_too_old_leads_to_a_list_and_what_was_missed_is_
 
 
 @pytest.mark.parametrize("end", ["end", "reset"])
-async def test_half_a_line_is_not_told_and_the_watch_goes_on(server: ApiServer, pods: Collection, end: str) -> None:
+async def test_half_a_line_is_not_told_and_the_watch_goes_on(
+    server: ApiServer, pods: Collection, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with site_of(server) as site:
         watch = site.watch("j")
         await pods.watched()
@@ -124,6 +126,8 @@ async def test_half_a_line_is_not_told_and_the_watch_goes_on(server: ApiServer, 
         await pods.watched()
         pods.send(whole)
         assert await told(watch) == [("ADDED", "a")]
+    broke = [record for record in caplog.records if "TCPFailure" in record.message]
+    assert len(broke) == len([record for record in caplog.records if "watch" in record.message]) == (end == "reset")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,11 @@ async def test_a_connection_that_goes_dead_is_noticed_by_its_silence(server: Api
             connection.freeze()
         pods.tell("ADDED", item("a", "j", "2"))
         pods.version = "2"
-        await pods.watched(2)  # the dead one, which the server still believes in, and a new one
-        pods.watches[-1].put_nowait(event("ADDED", item("a", "j", "2")))
+        async with asyncio.timeout(10):
+            while len(watches(server)) < 2:
+                await asyncio.sleep(0.01)
+        await pods.watched()
+        pods.tell("ADDED", item("a", "j", "2"))
         assert await told(watch) == [("ADDED", "a")]
 
 
@@ -216,6 +223,23 @@ async def test_a_server_away_for_a_while_is_found_again(server: ApiServer, pods:
         pods.refusals = [status(410, "Expired", "another etcd")]
         await server.__aenter__()
         assert await told(watch) == [("ADDED", "a")]
+
+
+async def test_watches_that_break_together_do_not_make_a_site_count_as_gone(server: ApiServer) -> None:
+    watched = {kind.path("a"): Collection() for kind in HUB_KINDS if kind.watched}
+    server.answers.update({path: collection.answer for path, collection in watched.items()})
+    limits = KubeLimits(watch_retry_seconds=5)
+    site = KubeSite("s", server.credentials(), "a", limits=limits)
+    watch = site.watch("j")
+    assert len(watched) == 3
+    for collection in watched.values():
+        await collection.watched()
+        collection.send("reset")
+        await collection.watched(0)
+    await asyncio.sleep(0.1)
+    assert await site.secret_data("none") is None
+    del watch
+    await site.close()
 
 
 async def test_jobs_share_one_watch_and_each_is_told_its_own(server: ApiServer, pods: Collection) -> None:
