@@ -5,14 +5,16 @@ The process enters the namespace `wan`: it reaches every API server and NodePort
 
 import itertools
 import os
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusters import cli, faults, shape, workloads
+from clusters import charts, cli, faults, load, shape, storage, workloads
 from clusters.api import Api
+from clusters.installation import Installation
 from clusters.layout import Layout, SiteLayout
-from clusters.pythons import PythonEnvironment
+from clusters.pythons import REPOSITORY, PythonEnvironment
 
 _numbers = itertools.count(1)
 
@@ -74,3 +76,33 @@ def python(clusters: Layout) -> PythonEnvironment:
     for site in clusters.sites():
         environment.load(clusters, site)
     return environment
+
+
+@pytest.fixture(scope="session")
+def operator_image(clusters: Layout) -> None:
+    """Built from this tree and on the hub's nodes; layers of earlier builds are used."""
+    base = "localhost/python-base"
+    charts.outside(REPOSITORY / "tests/images/base.sh", base)
+    charts.outside(sys.executable, REPOSITORY / ".ci/images.py", "build", "operator", "--base-image", base)
+    load.load(clusters, "operator", "dev")
+
+
+@pytest.fixture(scope="module")
+def installation(
+    clusters: Layout, python: PythonEnvironment, operator_image: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """An operator by its chart, two sites by theirs, a namespace for jobs. Shared by the tests of a module."""
+    name = f"jobs-{os.getpid()}-{next(_numbers)}"
+    storage.provide(clusters.hub, clusters.hub.node(0), cli.FREE_VOLUMES)
+    made = Installation(clusters, python, f"{name}-own", name)
+    for site in made.sites:
+        Api(site).apply(workloads.namespace(name))
+    made.hub.apply(workloads.namespace(made.own_namespace))
+    try:
+        made.set_up(tmp_path_factory.mktemp("installation"))
+        yield made
+    finally:
+        made.take_down()
+        made.hub.delete("v1", "Namespace", None, made.own_namespace)
+        for site in made.sites:
+            Api(site).delete("v1", "Namespace", None, name)

@@ -1,24 +1,14 @@
 """A job under the operator as its chart runs it, over two clusters, seen through `diloco status` and `diloco logs`."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from clusters import charts, load, workloads
+from clusters import charts, workloads
 from clusters.api import Api, path_of, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN_BASE = "localhost/python-base"
-
-
-@pytest.fixture(scope="module")
-def operator_image(clusters):
-    """Built from this tree and on the hub's nodes; layers of earlier builds are used."""
-    charts.outside(ROOT / "tests/images/base.sh", OWN_BASE)
-    charts.outside(sys.executable, ROOT / ".ci/images.py", "build", "operator", "--base-image", OWN_BASE)
-    load.load(clusters, "operator", "dev")
 
 
 def job(namespace, template):
