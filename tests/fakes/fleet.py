@@ -275,6 +275,8 @@ class Fleet:
     def _create(self, cluster: Cluster, action: CreatePod) -> None:
         if action.name in cluster.pods:
             return
+        if cluster.refusals:
+            return  # the first denial ended the batch
         full = cluster.quota is not None and len(cluster.pods) >= cluster.quota
         if full or cluster.refuse is not None:
             cluster.refusals[action.name] = cluster.refuse or Refusal("QuotaExceeded", "exceeded quota: pods")

@@ -177,7 +177,7 @@ def test_where_no_other_place_takes_it_a_pod_that_waits_is_left_to_wait() -> Non
     fleet.wait("site-1", unscheduled="Unschedulable", unscheduled_message="no room")
     fleet.pass_time(600)
     written = fleet.writes
-    fleet.pass_time(1200)
+    fleet.pass_time(1200, every=25)
     assert fleet.row(1).incarnation == 2
     assert fleet.writes == written
     fleet.wait("site-1", unscheduled="", unscheduled_message="")
@@ -192,7 +192,7 @@ def test_a_gate_is_a_queue_and_not_a_lack_of_room() -> None:
     fleet.finish(fleet.learner(1), 137)
     fleet.step()
     fleet.wait("site-2", unscheduled="SchedulingGated", unscheduled_message="by Kueue")
-    fleet.pass_time(3000)
+    fleet.pass_time(3000, every=25)
     assert (fleet.row(1).incarnation, fleet.row(1).reason) == (2, "SchedulingGated")
     assert fleet.site_condition("site-2", "Eligible") == ("True", "Ok")
 
@@ -327,7 +327,7 @@ def test_a_site_whose_api_is_away_keeps_its_learners_as_long_as_they_are_heard()
     fleet.clusters["site-2"].down = "TCPFailure"
     fleet.pass_time(20)
     assert fleet.site_condition("site-2", "Reachable") == ("Unknown", "TCPFailure")
-    fleet.pass_time(3600)
+    fleet.pass_time(3600, every=25)
     assert fleet.site_condition("site-2", "Reachable") == ("False", "TCPFailure")
     assert fleet.created == []
     assert [fleet.row(index).state for index in range(4)] == ["Running"] * 4
@@ -463,7 +463,7 @@ def test_two_names_for_one_namespace_are_one_site() -> None:
 def test_a_site_that_is_silent_but_for_its_api_is_told_and_left_alone() -> None:
     fleet = running_fleet()
     fleet.clusters["site-2"].cut = True
-    fleet.pass_time(3600)
+    fleet.pass_time(3600, every=25)
     assert (fleet.created, fleet.deleted) == ([], [])
     assert fleet.site_condition("site-2", "SynchronizerReachable") == ("False", "HeartbeatsStale")
 
