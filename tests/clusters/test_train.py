@@ -8,6 +8,8 @@ from clusters import workloads
 from clusters.api import Object
 from clusters.installation import CPU_POOLS, Installation
 from clusters.operator_process import condition, site_of
+from diloco_api.accept import resolve_job
+from diloco_api.v1alpha1 import DiLoCoJob
 
 pytestmark = pytest.mark.timeout(900)
 
