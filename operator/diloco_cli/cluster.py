@@ -65,6 +65,12 @@ class KubeCluster:
         self.server = str(api.configuration.host)
         self.namespace = namespace
 
+    def close(self) -> None:
+        """End its connections, which are kept between requests."""
+        pools = self._api.rest_client.pool_manager.pools
+        for key in pools.keys():  # noqa: SIM118 - it cannot be iterated over
+            pools[key].close()
+
     def request(
         self, method: str, path: str, body: Document | None = None, *, query: Mapping[str, str] | None = None
     ) -> Document:

@@ -60,6 +60,13 @@ class ApiServer:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
+    async def left(self) -> None:
+        """Wait until no client is connected, so that the loop is not closed under a connection."""
+        assert self._runner.server is not None
+        async with asyncio.timeout(10):
+            while self._runner.server.connections:
+                await asyncio.sleep(0.005)
+
     @property
     def url(self) -> str:
         return f"https://127.0.0.1:{self.port}"

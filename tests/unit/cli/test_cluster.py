@@ -4,6 +4,7 @@ import asyncio
 import base64
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from diloco_cli.cluster import BadCredentials, ClusterError, Document, KubeCluster, open_own, open_site
-from fakes.api_server import TOKEN, ApiServer, always, reset, value
+from fakes.api_server import TOKEN, ApiServer, always, value
 
 
 def kubeconfig(server: ApiServer, **user: object) -> Document:
@@ -33,10 +34,19 @@ def site(server: ApiServer) -> KubeCluster:
     return open_site(yaml.safe_dump(kubeconfig(server)).encode())
 
 
+async def ask(server: ApiServer, method: str, path: str, body: Document | None = None, **query: str) -> Document:
+    """One request by a cluster of its own, whose connection is ended before the server is."""
+    try:
+        with closing(site(server)) as cluster:
+            return await asyncio.to_thread(cluster.request, method, path, body, query=query)
+    finally:
+        await server.left()
+
+
 async def test_a_request_carries_the_token_and_the_body_and_brings_the_answer() -> None:
     async with ApiServer() as server:
         server.answers["POST", "/x"] = value({"kind": "Done"})
-        answer = await asyncio.to_thread(site(server).request, "POST", "/x", {"a": 1}, query={"dryRun": "All"})
+        answer = await ask(server, "POST", "/x", {"a": 1}, dryRun="All")
     assert answer == {"kind": "Done"}
     (asked,) = server.asked
     assert (asked.body, asked.query) == ({"a": 1}, {"dryRun": "All"})
@@ -47,7 +57,7 @@ async def test_a_request_carries_the_token_and_the_body_and_brings_the_answer() 
 async def test_a_patch_is_a_merge_patch() -> None:
     async with ApiServer() as server:
         server.answers["PATCH", "/x"] = value({})
-        await asyncio.to_thread(site(server).request, "PATCH", "/x", {"a": None})
+        await ask(server, "PATCH", "/x", {"a": None})
     assert server.asked[0].headers["Content-Type"] == "application/merge-patch+json"
     assert server.asked[0].body == {"a": None}
 
@@ -56,15 +66,20 @@ async def test_a_refusal_is_told_in_the_servers_words_with_its_number() -> None:
     async with ApiServer() as server:
         server.answers["/x"] = always(403, "Forbidden", "pods is forbidden: may not")
         with pytest.raises(ClusterError, match=r"^https://127.0.0.1:\d+: pods is forbidden: may not$") as refused:
-            await asyncio.to_thread(site(server).request, "GET", "/x")
+            await ask(server, "GET", "/x")
     assert refused.value.status == 403
 
 
 async def test_a_connection_that_breaks_off_is_told_with_the_server_and_without_the_token() -> None:
+    async def hang_up(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
     async with ApiServer() as server:
-        server.answers["/x"] = reset
+        server.answers["/x"] = hang_up
         with pytest.raises(ClusterError, match=r"https://127.0.0.1:\d+ does not answer: ") as broken:
-            await asyncio.to_thread(site(server).request, "GET", "/x")
+            await ask(server, "GET", "/x")
     assert len(server.asked) == 1, "a person waits: nothing is tried again"
     assert broken.value.status == 0
     assert TOKEN not in str(broken.value)
@@ -83,8 +98,9 @@ async def test_a_server_with_another_certificate_is_not_spoken_to() -> None:
         document = kubeconfig(server)
         document["clusters"][0]["cluster"]["server"] = other.url
         stranger = open_site(yaml.safe_dump(document).encode())
-        with pytest.raises(ClusterError, match=r"does not answer: .*certificate verify failed"):
+        with closing(stranger), pytest.raises(ClusterError, match=r"does not answer: .*certificate verify failed"):
             await asyncio.to_thread(stranger.request, "GET", "/x")
+        await other.left()
     assert other.asked == []
 
 
@@ -99,7 +115,9 @@ async def test_lines_come_one_by_one_also_the_last_without_an_end() -> None:
 
     async with ApiServer() as server:
         server.answers["/log"] = log
-        lines = await asyncio.to_thread(lambda: list(site(server).lines("/log", query={"follow": "true"})))
+        with closing(site(server)) as cluster:
+            lines = await asyncio.to_thread(lambda: list(cluster.lines("/log", query={"follow": "true"})))
+        await server.left()
     assert lines == ["first", "second", "", "dritte \u00e4\ufffd"]
     assert server.asked[0].query == {"follow": "true"}
 
@@ -125,7 +143,9 @@ async def test_the_users_own_kubeconfig_may_run_a_program_and_name_files(
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
         here, there = await asyncio.to_thread(open_own, None), await asyncio.to_thread(open_own, "there")
-        await asyncio.to_thread(here.request, "GET", "/x")
+        with closing(here):
+            await asyncio.to_thread(here.request, "GET", "/x")
+        await server.left()
     assert server.asked[0].headers["Authorization"] == "Bearer own"
     assert (here.namespace, there.namespace) == ("jobs", "default")
     with pytest.raises(BadCredentials, match="--context nowhere: there is no such context"):
