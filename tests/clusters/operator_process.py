@@ -3,6 +3,7 @@
 import base64
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,8 +17,6 @@ from clusters.layout import Layout, SiteLayout
 from clusters.pythons import REPOSITORY
 
 GROUP = "diloco.dev/v1alpha1"
-HEALTH_PORT = 18081
-METRICS_PORT = 18080
 
 
 class OperatorProcess:
@@ -30,6 +29,7 @@ class OperatorProcess:
         self._image = image
         self.log = folder / "operator.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._health_port, self._metrics_port = workloads.inside(layout, "hub", _two_free_ports)
 
     def start(self) -> None:
         """And wait until it is active."""
@@ -37,7 +37,8 @@ class OperatorProcess:
         command = [
             "nsenter", f"--net={self._layout.namespace_path('hub')}", sys.executable, "-m", "diloco_operator",
             f"--image={self._image}", f"--kubeconfig={self._layout.hub.kubeconfig}", f"--namespace={self._namespace}",
-            f"--lease-namespace={self._own_namespace}", f"--health-port={HEALTH_PORT}", f"--metrics-port={METRICS_PORT}",
+            f"--lease-namespace={self._own_namespace}",
+            f"--health-port={self._health_port}", f"--metrics-port={self._metrics_port}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log)
@@ -48,7 +49,7 @@ class OperatorProcess:
 
         def get() -> str:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{HEALTH_PORT}/{path}", timeout=2) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self._health_port}/{path}", timeout=2) as answer:
                     return str(answer.read().decode())
             except (OSError, urllib.error.URLError):
                 return ""
@@ -63,6 +64,13 @@ class OperatorProcess:
         code = self._process.wait(30)
         self._process = None
         return code
+
+
+def _two_free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("", 0))
+        other.bind(("", 0))
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def kubeconfig_secret(site: SiteLayout, namespace: str, name: str, text: str | None = None) -> Object:

@@ -23,21 +23,32 @@ from clusters.operator_process import (
     site_of,
 )
 from clusters.pythons import REPOSITORY
+from clusters.relay import Relay
 
 pytestmark = pytest.mark.timeout(400)
 FINALIZER = "diloco.dev/teardown"
 CRD = "dilocojobs.diloco.dev"
+RELAY_PORT = 17543
 
 
 @pytest.fixture(scope="module")
-def namespace(clusters, python):
+def relay(clusters):
+    """The way to the site's API server, which a test may close without anybody else noticing."""
+    with Relay(clusters.site("site-1"), RELAY_PORT) as relay:
+        yield relay
+
+
+@pytest.fixture(scope="module")
+def namespace(clusters, python, relay, tmp_path_factory):
     """Of one name on hub and site, with what pods need to run the trainer, and the site's kubeconfig."""
     sites, name = (clusters.hub, clusters.site("site-1")), f"operator-{os.getpid()}"
     for site in sites:
         Api(site).apply(workloads.namespace(name))
         python.provide(site, name)
     Api(clusters.hub).apply(workloads.namespace(f"{name}-own"))
-    Api(clusters.hub).create(kubeconfig_secret(sites[1], name, "site-1"))
+    path = tmp_path_factory.mktemp("kubeconfigs") / "site-1"
+    relay.write_kubeconfig(path)
+    Api(clusters.hub).create(kubeconfig_secret(sites[1], name, "site-1", path.read_text()))
     yield name
     Api(clusters.hub).delete("v1", "Namespace", None, f"{name}-own")
     for site in sites:
@@ -180,8 +191,44 @@ def test_the_next_operator_touches_nothing_of_a_job_that_went_on_without_one(
     assert condition(job_of(hub_api, namespace, "job"), "QuorumMet")[0] == "True"
 
 
-def test_a_deleted_job_leaves_nothing_but_its_data(hub_api, site_api, namespace, running):
-    print(f"gone after {delete_job(hub_api, namespace, 'job'):.1f} s")
+def reachable(hub_api, namespace, name="job"):
+    return condition(site_of(job_of(hub_api, namespace, name), "site-1"), "Reachable")[0]
+
+
+def test_a_site_that_hangs_holds_nothing_up_and_its_learner_that_is_heard_is_left_alone(
+    hub_api, site_api, namespace, running, relay
+):
+    at_work(hub_api, namespace, "job", 2)
+    there, (lost,) = learners(site_api, namespace, running), learners(hub_api, namespace, running)
+    relay.hold()
+    try:
+        wait_until("the site is missed", lambda: reachable(hub_api, namespace) != "True", 60)
+        hub_api.request("DELETE", path_of("v1", "Pod", namespace, lost), {"gracePeriodSeconds": 0})
+        taken = seconds_until("a replacement", lambda: set(learners(hub_api, namespace, running)) - {lost}, 20)
+        print(f"replacement at the hub seen {taken:.2f} s after the pod was gone, while a site hung")
+        assert taken < 5
+        at_work(hub_api, namespace, "job", 2)
+        assert learners(site_api, namespace, running).keys() == there.keys()
+    finally:
+        relay.release()
+    wait_until("the site is back", lambda: reachable(hub_api, namespace) == "True", 60)
+    assert learners(site_api, namespace, running).keys() == there.keys()
+
+
+def test_a_job_deleted_while_a_site_is_away_goes_when_it_is_back_and_leaves_nothing_but_its_data(
+    hub_api, site_api, namespace, running, relay
+):
+    relay.refuse = True
+    relay.drop()
+    try:
+        hub_api.delete(GROUP, "DiLoCoJob", namespace, "job")
+        time.sleep(20)
+        assert job_of(hub_api, namespace, "job")["metadata"]["finalizers"] == [FINALIZER]
+        assert owned(site_api, namespace, running) != {}
+    finally:
+        relay.refuse = False
+    taken = seconds_until("the job gone", lambda: job_of(hub_api, namespace, "job") is None, 150)
+    print(f"gone {taken:.1f} s after the site was back")
     assert owned(site_api, namespace, running) == {}
     claim = f"PersistentVolumeClaim/job-{running[:8]}-synchronizer"
     wait_until("the hub's objects gone", lambda: set(owned(hub_api, namespace, running)) <= {claim}, 30)
