@@ -196,9 +196,11 @@ async def test_identity_addresses_and_data_are_read(server: ApiServer, site: Kub
     server.answers["GET", "/api/v1/namespaces/kube-system"] = value(item("kube-system", ""))
     server.answers["GET", SECRET] = value({"data": {"kubeconfig": base64.b64encode(b"\x00x").decode()}})
     server.answers["GET", "/api/v1/namespaces/a/configmaps/c"] = value({"data": {"k": "v"}})
+    two = _node("n2", "True", InternalIP="192.0.2.2", ExternalIP="203.0.113.2")
+    two["status"]["addresses"].append({"type": "InternalIP", "address": "2001:db8::2"})  # the first one counts
     server.answers["GET", "/api/v1/nodes"] = value(
         listed(
-            _node("n2", "True", InternalIP="192.0.2.2", ExternalIP="203.0.113.2"),
+            two,
             _node("n1", "True", Hostname="n1", ExternalIP="203.0.113.1"),
             _node("n3", "False", InternalIP="192.0.2.3"),
             _node("n4", "True", Hostname="n4"),
