@@ -47,12 +47,12 @@ def site_kubeconfig(site: SiteLayout, namespace: str, folder: Path) -> Path:
 
 
 def install_operator(hub: SiteLayout, namespace: str, trainer_image: str, *job_namespaces: str) -> None:
-    """Of the image localhost/diloco-operator:dev, for these namespaces only."""
+    """Of the image localhost/diloco-operator:dev, for these namespaces only; where none is named, for all."""
     repository, _, tag = trainer_image.rpartition(":")
     values: Values = {
         "image": {"repository": "localhost/diloco-operator", "tag": "dev"},
         "trainerImage": {"repository": repository, "tag": tag},
-        "scope": "namespaces",
+        "scope": "namespaces" if job_namespaces else "cluster",
         "namespaces": list(job_namespaces),
         "crds": {"install": False},  # the clusters may be shared, and the definition with them
     }
