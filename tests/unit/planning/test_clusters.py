@@ -176,6 +176,7 @@ def test_where_no_other_place_takes_it_a_pod_that_waits_is_left_to_wait() -> Non
     fleet.step()
     fleet.wait("site-1", unscheduled="Unschedulable", unscheduled_message="no room")
     fleet.pass_time(600)
+    assert fleet.condition("Degraded").message == "site-1: NoFit: no room"
     written = fleet.writes
     fleet.pass_time(1200, every=25)
     assert fleet.row(1).incarnation == 2
@@ -271,6 +272,38 @@ def test_creations_stop_at_the_first_denial_and_begin_again_with_one() -> None:
     assert len(fleet.created) == 12
 
 
+@pytest.mark.parametrize("reason", ["Timeout", "TooManyRequests", "ServerError"])
+def test_a_creation_that_was_not_answered_is_tried_again_under_its_name(reason: str) -> None:
+    fleet = running_fleet()
+    fleet.finish(fleet.learner(1), 137)
+    fleet.clusters["site-2"].refuse = Refusal(reason, "no answer")
+    fleet.pass_time(30)
+    assert (fleet.row(1).state, fleet.row(1).incarnation) == ("Pending", 2)
+    fleet.clusters["site-2"].refuse = None
+    fleet.step()
+    assert fleet.created == [("site-2", "toy-0a1b2c3d-1-2")]
+
+
+def test_a_full_node_pool_of_a_site_that_is_full_itself_is_left_all_the_same() -> None:
+    pools = [{"name": "a"}, {"name": "b"}]
+    site = {**SITE_1, "nodePools": pools, "learners": {"max": 2}}
+    fleet = running_fleet(job=fleet_job({"sites": [site]}, replicas=2))
+    fleet.finish(fleet.learner(0), 137)
+    fleet.step()
+    fleet.wait("site-1", unscheduled="Unschedulable", unscheduled_message="no")
+    fleet.pass_time(320)
+    assert (fleet.row(0).pool, fleet.row(0).incarnation) == ("b", 3)
+
+
+def test_a_site_without_learners_is_left_empty() -> None:
+    site = {**SITE_2, "learners": {"max": 0}}
+    fleet = running_fleet(job=fleet_job({"sites": [SITE_1, site]}, replicas=2))
+    assert fleet.clusters["site-2"].objects == {}
+    lose(fleet, "site-1")
+    fleet.pass_time(300)
+    assert fleet.created == []
+
+
 # --- nodes --------------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +330,18 @@ def test_a_learner_that_is_silent_with_its_node_is_replaced_before_its_pod_goes(
     assert (fleet.row(0).incarnation, fleet.row(0).site) == (2, "site-1")
     assert [name for _, name in fleet.created] == ["toy-0a1b2c3d-0-2"]
     assert fleet.row(0).restarts_counted == 0
+
+
+def test_a_synchronizer_that_has_just_started_has_not_heard_anybody_yet() -> None:
+    fleet = running_fleet()
+    fleet.change(fleet.learner(0), node_silent=True)
+    fleet.phase = None
+    fleet.pass_time(60)
+    fleet.serve()
+    for _ in range(2):
+        fleet.heard = {key: at if key == (0, 1) else fleet.now for key, at in fleet.heard.items()}
+        fleet.step(seconds=10)
+    assert fleet.created == []
 
 
 def test_a_device_that_cannot_be_used_counts_and_makes_the_site_ineligible() -> None:
