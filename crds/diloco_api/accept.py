@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from diloco_api import names, pod_template, rules, sites, sync_policy, synchronizer, train
 from diloco_api.errors import Problem, spec_error
 from diloco_api.model_size import ModelShape, gpt_shape
-from diloco_api.names import Reason
 from diloco_api.policy import SyncPolicy
 from diloco_api.run_config import RunConfig
+from diloco_api.states import Reason
 from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob, JobSpec
 

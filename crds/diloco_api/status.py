@@ -41,7 +41,7 @@ class Condition(StatusModel):
     """As metav1.Condition."""
 
     type: Name
-    """See `diloco_api.names.ConditionType`."""
+    """See `diloco_api.states.ConditionType`."""
     status: Annotated[str, Field(max_length=7, json_schema_extra={"enum": ["True", "False", "Unknown"]})]
     """True, False or Unknown."""
     reason: Name
@@ -113,7 +113,7 @@ class LearnerStatus(StatusModel):
     pod_name: Name
     """Its pod or process."""
     state: Annotated[str, Field(max_length=32)]
-    """See `diloco_api.names.LearnerPhase`."""
+    """See `diloco_api.states.LearnerPhase`."""
     reason: Annotated[str, Field(max_length=63)] = ""
     """Why it is in this state."""
     reason_since: Time | None = None
@@ -211,7 +211,7 @@ class JobStatus(StatusModel):
     observed_generation: Count = 0
     """Generation of the spec the operator has acted upon."""
     phase: Annotated[str, Field(max_length=32)] = ""
-    """Summary for people; see `diloco_api.names.JobPhase`."""
+    """Summary for people; see `diloco_api.states.JobPhase`."""
     conditions: list[Condition] = Field(default=[], max_length=16, json_schema_extra=_list_map("type"))
     """Accepted, SynchronizerReady, QuorumMet, Progressing, Degraded, Complete, Failed; the last two are final."""
     start_time: Time | None = None

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from enum import IntEnum
 
-from diloco_api.names import ConditionType
+from diloco_api.states import ConditionType
 from diloco_api.status import Condition
 from diloco_operator.planning.conditions import is_true
 

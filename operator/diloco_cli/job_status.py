@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco_api import names
-from diloco_api.names import ConditionType
+from diloco_api.states import ConditionType
 from diloco_api.status import Condition, JobStatus
 from diloco_cli import wording
 from diloco_cli.cluster import BadCredentials, Cluster, ClusterError, Document

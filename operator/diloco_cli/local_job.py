@@ -11,7 +11,7 @@ from rich.console import Console
 
 from diloco_api.accept import Resolved, resolve_job
 from diloco_api.errors import SpecError
-from diloco_api.names import Reason
+from diloco_api.states import Reason
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_cli.display import make_console, make_display, print_last, silence
 from diloco_cli.drills import Drill

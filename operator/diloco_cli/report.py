@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from diloco_api.names import ConditionType
 from diloco_api.progress import LearnerProgress, LearnerState, Progress
+from diloco_api.states import ConditionType
 from diloco_api.status import JobStatus, LearnerStatus
 from diloco_cli.drill_plan import DrillState
 from diloco_cli.view import Goodput, read_goodput

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from diloco_api.names import ConditionType
+from diloco_api.states import ConditionType
 from diloco_cli.display import Display
 from diloco_cli.drill_plan import DrillPlan, Seen, Signal, announcements
 from diloco_cli.drills import Drill

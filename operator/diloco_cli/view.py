@@ -5,8 +5,8 @@ Pure. `screen` draws it, `plain` prints it as lines; both show the same.
 
 from dataclasses import dataclass
 
-from diloco_api.names import ConditionType, LearnerPhase, Reason
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
+from diloco_api.states import ConditionType, LearnerPhase, Reason
 from diloco_api.status import JobStatus
 from diloco_api.timeouts import Timeouts
 from diloco_operator.planning.conditions import find, is_final

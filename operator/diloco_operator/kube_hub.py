@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from diloco_api import names
 from diloco_api.errors import first_problem
-from diloco_api.names import ConditionType, Reason
+from diloco_api.states import ConditionType, Reason
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import JSON_PATCH, MERGE_PATCH, Api, ApiError, Document, JobRef, core_path, find

@@ -16,8 +16,9 @@ from pathlib import Path
 from diloco_api import names
 from diloco_api.accept import problems
 from diloco_api.errors import SpecError, spec_error
-from diloco_api.names import ConditionType, JobPhase, Reason, Role
+from diloco_api.names import Role
 from diloco_api.progress import Progress
+from diloco_api.states import ConditionType, JobPhase, Reason
 from diloco_api.status import JobStatus
 from diloco_api.timeouts import Timeouts
 from diloco_api.v1alpha1 import DiLoCoJob

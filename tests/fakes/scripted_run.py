@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from diloco_api import names
+from diloco_api import names, states
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.status import GoodputStatus, JobStatus, LearnerStatus
 from diloco_operator.local import LocalOutcome, Snapshot
@@ -33,7 +33,7 @@ class ScriptedRun:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._incarnations = {0: 1, 1: 1, 2: 1}
         self._born: dict[int, float] = {}
-        self._phase = names.JobPhase.STARTING
+        self._phase = states.JobPhase.STARTING
 
     outer_file = property(lambda self: self.folder / "outer.safetensors")
 
@@ -56,7 +56,7 @@ class ScriptedRun:
             for i, n in self._incarnations.items()
         ]
         goodput = GoodputStatus(capacity="0.9712", accepted="0.9421", uptime="1.0000")
-        kinds = {names.JobPhase.COMPLETE: "Complete", names.JobPhase.FAILED: "Failed"}
+        kinds = {states.JobPhase.COMPLETE: "Complete", states.JobPhase.FAILED: "Failed"}
         conditions = ended(kinds[self._phase], "TokenBudgetReached") if self._phase in kinds else []
         return JobStatus(phase=self._phase, learner_statuses=rows, goodput=goodput, conditions=conditions)
 
@@ -82,7 +82,7 @@ class ScriptedRun:
                 trained=trained, merged=trained * 0.96, overlap=trained * 0.03, in_flight=trained * 0.01
             ),
             loss_initial=5.561,
-            loss_final=2.41 if self._phase == names.JobPhase.COMPLETE else None,
+            loss_final=2.41 if self._phase == states.JobPhase.COMPLETE else None,
             bytes_up=int(trained * 3),
             bytes_down=int(trained * 5),
             learners=[self._learner(i) for i in self._incarnations if i in self._born],
@@ -109,8 +109,8 @@ class ScriptedRun:
                 self._spawn(index)
             while self.elapsed < self._start * 2 + self._length and not self.stops:
                 await asyncio.sleep(0.05)
-                if self.answers and self._phase == names.JobPhase.STARTING:
-                    self._phase = names.JobPhase.RUNNING
+                if self.answers and self._phase == states.JobPhase.STARTING:
+                    self._phase = states.JobPhase.RUNNING
                 for index, process in list(self._processes.items()):
                     if process.poll() is not None:
                         self.tell(f"Learner {index}: killed by signal 9 (SIGKILL)")
@@ -121,7 +121,7 @@ class ScriptedRun:
             drained = time.monotonic() + self._drain
             while self.stops and "now" not in self.stops and time.monotonic() < drained:
                 await asyncio.sleep(0.05)
-            self._phase = names.JobPhase.STOPPED if self.stops else names.JobPhase.COMPLETE
+            self._phase = states.JobPhase.STOPPED if self.stops else states.JobPhase.COMPLETE
             assert self.observed is not None
             return LocalOutcome(self._phase, "TokenBudgetReached", "", self.observed)
         finally:

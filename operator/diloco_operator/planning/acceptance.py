@@ -7,7 +7,7 @@ nothing: the job goes on as accepted and says Accepted=False.
 from diloco_api import names
 from diloco_api.accept import Ports, problems, resolve_job
 from diloco_api.errors import spec_error
-from diloco_api.names import Reason
+from diloco_api.states import Reason
 from diloco_api.status import ImagesStatus, PortsStatus, ResolvedStatus
 from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
 from diloco_operator.planning.manifests.common import TEMPLATE_VERSION

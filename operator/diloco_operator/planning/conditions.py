@@ -7,7 +7,8 @@ final and exclude each other. Messages carry no times and counters, as a changed
 from collections.abc import Sequence
 from typing import Literal
 
-from diloco_api.names import (
+from diloco_api.progress import Phase, Progress
+from diloco_api.states import (
     CONDITION_REASONS,
     SITE_CONDITION_REASONS,
     ConditionType,
@@ -15,7 +16,6 @@ from diloco_api.names import (
     Reason,
     SiteConditionType,
 )
-from diloco_api.progress import Phase, Progress
 from diloco_api.status import MAX_MESSAGE, Condition, LearnerStatus
 from diloco_operator.planning.clock import to_text
 from diloco_operator.planning.types import OperatorPolicy

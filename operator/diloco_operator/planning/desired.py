@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco_api import names
-from diloco_api.names import LearnerPhase
 from diloco_api.sites import NodePoolSpec
+from diloco_api.states import LearnerPhase
 from diloco_api.status import JobStatus, LearnerStatus, ResolvedStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.addresses import addresses

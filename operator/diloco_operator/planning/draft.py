@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from diloco_api.names import ConditionType, Reason
+from diloco_api.states import ConditionType, Reason
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
 from diloco_operator.planning.acceptance import learners_in_force

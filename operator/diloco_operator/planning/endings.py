@@ -6,8 +6,9 @@ a final job is never written again.
 
 from dataclasses import dataclass, replace
 
-from diloco_api.names import ConditionType, LearnerPhase, Reason, Role
+from diloco_api.names import Role
 from diloco_api.progress import Phase
+from diloco_api.states import ConditionType, LearnerPhase, Reason
 from diloco_api.status import LearnerStatus
 from diloco_operator.planning.clean_up import teardown
 from diloco_operator.planning.clock import to_seconds

@@ -6,8 +6,8 @@ An incarnation is committed in status before its pod is created, and never used 
 from collections.abc import Iterable
 
 from diloco_api import names
-from diloco_api.names import LearnerPhase
 from diloco_api.progress import Progress
+from diloco_api.states import LearnerPhase
 from diloco_api.status import LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.types import PodView

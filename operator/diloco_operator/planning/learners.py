@@ -7,8 +7,8 @@ Silence of Synchronizer or site is no reason to end anything.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from diloco_api.names import ConditionType, LearnerPhase, Reason
 from diloco_api.progress import LearnerProgress, Phase, Progress
+from diloco_api.states import ConditionType, LearnerPhase, Reason
 from diloco_api.status import JobStatus, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row

@@ -6,7 +6,7 @@ Sticky: a Learner stays where it was while that place takes it. Says nothing abo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from diloco_api.names import LearnerPhase
+from diloco_api.states import LearnerPhase
 from diloco_api.status import LearnerStatus
 
 _NOT_WANTED = frozenset({LearnerPhase.STOPPED.value})

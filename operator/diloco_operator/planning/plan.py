@@ -9,8 +9,8 @@ written, nor, on clusters, before the finalizer is seen.
 from dataclasses import replace
 
 from diloco_api import names
-from diloco_api.names import ConditionType, Reason
 from diloco_api.progress import Phase
+from diloco_api.states import ConditionType, Reason
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.acceptance import refusal, resolve_status

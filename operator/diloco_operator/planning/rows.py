@@ -5,8 +5,8 @@ Nothing is decided here.
 
 from collections.abc import Sequence
 
-from diloco_api.names import LearnerPhase
 from diloco_api.progress import LearnerProgress, Progress
+from diloco_api.states import LearnerPhase
 from diloco_api.status import LearnerStatus
 from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.redact import redacted
@@ -71,7 +71,7 @@ def silent_sites(rows: Sequence[LearnerStatus], progress: Progress | None, polic
     known: dict[str, bool] = {}
     for row in rows:
         learner = heard(row, progress)
-        if learner is None or learner.gone and learner.heartbeat_age_seconds < policy.timeouts.stall_timeout_seconds:
+        if learner is None or (learner.gone and learner.heartbeat_age_seconds < policy.timeouts.stall_timeout_seconds):
             continue
         if row.state in ACTIVE:
             known[row.site] = known.get(row.site, False) or learner.live

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from diloco_api import names
-from diloco_api.names import LearnerPhase
+from diloco_api.states import LearnerPhase
 from diloco_operator.planning.addresses import addresses
 from diloco_operator.planning.classify import FailureClass
 from diloco_operator.planning.draft import Draft

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diloco_api.names import Reason, SiteConditionType
+from diloco_api.states import Reason, SiteConditionType
 from diloco_api.status import Condition, SiteStatus
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import Conditions, find, is_true, with_site_condition

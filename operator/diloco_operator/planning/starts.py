@@ -5,8 +5,9 @@ allowed.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from diloco_api.names import ConditionType, LearnerPhase, Reason, Role
+from diloco_api.names import Role
 from diloco_api.progress import Phase
+from diloco_api.states import ConditionType, LearnerPhase, Reason
 from diloco_api.status import Condition, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.conditions import find

@@ -5,8 +5,8 @@ Transitions are written at once; mere progress at most every half minute, and on
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from diloco_api.names import ConditionType, JobPhase, LearnerPhase, Reason, SiteConditionType
 from diloco_api.progress import Progress
+from diloco_api.states import ConditionType, JobPhase, LearnerPhase, Reason, SiteConditionType
 from diloco_api.status import Condition, JobStatus, LearnerCounts, LearnerStatus, ProgressStatus, SiteStatus
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import find, is_true

@@ -1,6 +1,6 @@
 """From a pass's decisions to its plan: conditions of a running job, figures, counts; whether all this is written."""
 
-from diloco_api.names import ConditionType, Reason
+from diloco_api.states import ConditionType, Reason
 from diloco_api.status import LearnerStatus
 from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.clock import to_seconds, to_text

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from diloco_api.exit_codes import ExitCode
-from diloco_api.names import ConditionType, Reason, Role
+from diloco_api.names import Role
+from diloco_api.states import ConditionType, Reason
 from diloco_api.status import JobStatus
 from diloco_operator.planning.classify import USER_MISTAKES, error_line
 from diloco_operator.planning.clock import to_seconds

@@ -5,7 +5,7 @@ The text names site, Learner and what the cluster said, and stays the same while
 
 from collections.abc import Iterable, Sequence
 
-from diloco_api.names import LearnerPhase, Reason, SiteConditionType
+from diloco_api.states import LearnerPhase, Reason, SiteConditionType
 from diloco_api.status import Condition, LearnerStatus
 from diloco_operator.planning.conditions import find
 from diloco_operator.planning.site_state import SiteState

@@ -6,7 +6,7 @@ What is said by one that is not counts for nothing.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diloco_api.names import Reason
+from diloco_api.states import Reason
 from diloco_api.status import SiteStatus
 from diloco_operator.planning.sites import SiteRef
 from diloco_operator.planning.types import Observed, SiteView

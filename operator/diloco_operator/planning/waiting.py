@@ -6,7 +6,7 @@ are until the trouble is another one, so that waiting writes nothing.
 
 from dataclasses import dataclass
 
-from diloco_api.names import LearnerPhase, Reason
+from diloco_api.states import LearnerPhase, Reason
 from diloco_api.status import MAX_MESSAGE, LearnerStatus
 from diloco_api.timeouts import Timeouts
 from diloco_operator.planning.clock import to_seconds, to_text

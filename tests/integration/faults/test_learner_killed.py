@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from builders import job
-from diloco_api.names import FILE_TAPE, JobPhase, Role
+from diloco_api.names import FILE_TAPE, Role
 from diloco_api.progress import LearnerProgress, LearnerState, Progress
+from diloco_api.states import JobPhase
 from diloco_api.timeouts import Timeouts
 from diloco_operator.local import LocalRun
 from reference.hand import text_file

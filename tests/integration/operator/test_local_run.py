@@ -13,7 +13,8 @@ import pytest
 
 from builders import job
 from diloco_api.errors import SpecError
-from diloco_api.names import JobPhase, Role
+from diloco_api.names import Role
+from diloco_api.states import JobPhase
 from diloco_api.timeouts import Timeouts
 from diloco_operator.local import LocalOutcome, LocalRun, Snapshot
 from diloco_operator.sites.process_table import start_time

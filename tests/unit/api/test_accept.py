@@ -10,8 +10,8 @@ from diloco_api import names
 from diloco_api.accept import Ports, make_run_config, resolve_job
 from diloco_api.errors import SpecError
 from diloco_api.model_size import gpt_shape
-from diloco_api.names import Reason
 from diloco_api.run_config import read_run_config
+from diloco_api.states import Reason
 from diloco_api.timeouts import Timeouts
 
 

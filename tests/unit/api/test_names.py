@@ -7,7 +7,7 @@ import pytest
 from diloco_api import names
 from diloco_api.accept import resolve_job
 from diloco_api.exit_codes import ExitCode
-from diloco_api.names import CONDITION_REASONS, SITE_CONDITION_REASONS, ConditionType, Reason, SiteConditionType
+from diloco_api.states import CONDITION_REASONS, SITE_CONDITION_REASONS, ConditionType, Reason, SiteConditionType
 
 UID = "0A1B2C3D-4444-4000-8000-000000000000"
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -10,8 +10,9 @@ import pytest
 
 from builders import job
 from diloco_api.errors import SpecError
-from diloco_api.names import JobPhase, Role
+from diloco_api.names import Role
 from diloco_api.progress import Progress
+from diloco_api.states import JobPhase
 from diloco_api.status import Condition
 from diloco_cli import local_job
 from diloco_cli.exit_status import ExitStatus

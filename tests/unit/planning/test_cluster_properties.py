@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diloco_api import names
-from diloco_api.names import SITE_CONDITION_REASONS, Reason, SiteConditionType
 from diloco_api.progress import Phase
+from diloco_api.states import SITE_CONDITION_REASONS, Reason, SiteConditionType
 from diloco_api.status import JobStatus
 from diloco_operator.planning.incarnations import CREATING
 from diloco_operator.planning.types import Refusal

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diloco_api import names
-from diloco_api.names import SITE_CONDITION_REASONS, Reason, SiteConditionType
+from diloco_api.states import SITE_CONDITION_REASONS, Reason, SiteConditionType
 from diloco_operator.planning.types import Apply, CreatePod, Refusal
 from fakes.fleet import POLICY, Fleet, fleet_job, running_fleet
 

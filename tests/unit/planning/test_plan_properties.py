@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import job
-from diloco_api.names import CONDITION_REASONS, ConditionType, Reason
 from diloco_api.progress import Phase
+from diloco_api.states import CONDITION_REASONS, ConditionType, Reason
 from diloco_operator.planning.incarnations import CREATING
 from diloco_operator.planning.types import CreatePod, PodView, Stop
 from fakes.world import World

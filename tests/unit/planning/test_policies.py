@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diloco_api.names import ConditionType, Reason
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
+from diloco_api.states import ConditionType, Reason
 from diloco_api.status import GoodputStatus, JobStatus, LearnerStatus, ProgressStatus
 from diloco_operator.planning.backoff import JITTER, backoff_seconds, failures_in_a_row
 from diloco_operator.planning.clock import to_seconds, to_text

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from diloco_api import names
 from diloco_api.accept import Ports, Resolved, make_run_config
 from diloco_api.model_size import gpt_shape
-from diloco_api.names import Reason
 from diloco_api.run_config import RunConfig
+from diloco_api.states import Reason
 from diloco_api.status import ResolvedStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.acceptance import learners_in_force
