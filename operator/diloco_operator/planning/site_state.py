@@ -33,6 +33,8 @@ _UNREACHABLE_WORDS = {
         Reason.SECRET_INVALID,
     )
 }
+FORGET_COOL_DOWNS = 10
+"""Cool-downs after which what was held against a site is forgotten, where nobody met with it again."""
 SUSPECT_AFTER_SECONDS = 10.0
 """A site that does not answer at once is merely slow, or busy."""
 _CERTAIN = frozenset(
@@ -195,7 +197,11 @@ def _until(state: SiteState) -> float:
 
 
 def _forgiven(state: SiteState, moment: SiteMoment) -> SiteState:
-    """Nothing is held against a site for ever: a cool-down ends, and a Learner that starts proves the contrary."""
+    """Nothing is held against a site for ever.
+
+    A cool-down ends, a Learner that starts proves the contrary, and what nobody has met with again is forgotten: with
+    all Learners at work elsewhere none would ever be tried there.
+    """
     eligible, over = state.eligible, moment.now >= _until(state)
     if state.view.unreachable:
         return state
@@ -204,11 +210,18 @@ def _forgiven(state: SiteState, moment: SiteMoment) -> SiteState:
             state = replace(state, row=state.row.model_copy(update={"full_pools": [], "not_before": None}))
         return _with_eligible(state, "True", Reason.OK, "", moment)
     proven = any(_proves(pod, eligible, moment.now) for pod in state.view.pods if pod.role == "learner")
-    if proven or (eligible.reason == Reason.COOLING_DOWN and over):
+    if proven or _is_forgotten(state, moment) or (eligible.reason == Reason.COOLING_DOWN and over):
         row = state.row.model_copy(update={"full_pools": [], "not_before": None})
         return _with_eligible(replace(state, row=row), "True", Reason.OK, "", moment)
     refuses = Reason(eligible.reason) in _AT_CREATION and not over
     return replace(state, refuses=refuses)
+
+
+def _is_forgotten(state: SiteState, moment: SiteMoment) -> bool:
+    """Nobody waits there, and it could have been tried again for long."""
+    waits = any(pod.live and pod.phase == "Pending" for pod in state.view.pods if pod.role == "learner")
+    wait = (FORGET_COOL_DOWNS - 1) * moment.policy.timeouts.site_cool_down_seconds
+    return not waits and moment.now >= _until(state) + wait
 
 
 def _proves(pod: PodView, eligible: Condition, now: float) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diloco_api import names
@@ -135,6 +135,7 @@ def test_invariants_hold_after_every_step_of_a_random_life(life: list[tuple[str,
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(happenings, max_size=30))
+@example([("delete", 0), ("refuse", "site-1"), ("pass", 1.0)])
 def test_after_healing_every_learner_is_at_work_and_nothing_is_left_to_do(life: list[tuple[str, object]]) -> None:
     fleet = started()
     for what in life:
