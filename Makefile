@@ -43,7 +43,7 @@ test: setup ## Run the rootless tests: unit, contract, integration
 test-chart: setup ## Render, lint and check the Helm charts with a real helm
 	@$(PYTEST) tests/chart
 
-test-full: verify test test-chart ## Run everything there is: verify, then all tests
+test-full: verify test test-chart test-clusters test-images ## Run everything there is, as root: verify, then all tests
 
 verify: setup ## Check generated files, lint, types, imports, sizes, links; runs no tests
 	@$(BIN)/python -m diloco_api.crd --check

@@ -78,6 +78,7 @@ class KubeApi:
                         version = metadata.get("resourceVersion", version)
                         if event.get("type") != "BOOKMARK":
                             yield metadata.get("namespace", ""), metadata.get("name", "")
+                    await asyncio.sleep(FIRST_RETRY_SECONDS * random.uniform(0.8, 1.2))  # some end watches at once
             except SiteError as error:
                 log.info("watch of %s: %s: %s", path, error.reason, error)
                 await asyncio.sleep(retry * random.uniform(0.8, 1.2))
