@@ -1,5 +1,6 @@
 """From a pass's decisions to its plan: conditions of a running job, figures, counts; whether all this is written."""
 
+from diloco_api.progress import Progress
 from diloco_api.states import ConditionType, Reason
 from diloco_api.status import LearnerStatus
 from diloco_operator.planning import conditions as conditions_of
@@ -57,7 +58,7 @@ def finished(draft: Draft) -> Plan:
         }
     )
     status = worth_writing(job.status, live, now, draft.policy.timeouts.progress_interval_seconds)
-    return Plan(status, live, draft.actions, draft.events, _next_look(rows, draft.policy, now))
+    return Plan(status, live, draft.actions, draft.events, _next_look(rows, progress, draft.policy, now))
 
 
 def _was_running(draft: Draft) -> bool:
@@ -68,7 +69,9 @@ def _was_running(draft: Draft) -> bool:
     return before.resolved is not None and not over and not draft.observed.fresh_start
 
 
-def _next_look(rows: list[LearnerStatus], policy: OperatorPolicy, now: float) -> float:
-    """The end of the nearest wait, or the poll interval."""
+def _next_look(rows: list[LearnerStatus], progress: Progress | None, policy: OperatorPolicy, now: float) -> float:
+    """The end of the nearest wait, when a Learner that is silent would be dead, or the poll interval."""
     waits = [to_seconds(row.not_before) - now for row in rows if row.not_before is not None]
+    live = [learner for learner in progress.learners if learner.live] if progress else []
+    waits += [policy.timeouts.dead_after_seconds - learner.heartbeat_age_seconds for learner in live]
     return max(0.05, min([policy.poll_seconds, *(wait for wait in waits if wait > 0)]))

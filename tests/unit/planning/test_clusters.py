@@ -344,6 +344,12 @@ def test_a_synchronizer_that_has_just_started_has_not_heard_anybody_yet() -> Non
     assert fleet.created == []
 
 
+def test_the_next_look_is_when_a_silent_learner_will_be_dead() -> None:
+    fleet = running_fleet()
+    assert fleet.step(5).requeue_after == POLICY.poll_seconds
+    assert fleet.step(22).requeue_after == pytest.approx(POLICY.timeouts.dead_after_seconds - 27)
+
+
 def test_a_device_that_cannot_be_used_counts_and_makes_the_site_ineligible() -> None:
     fleet = running_fleet()
     fleet.finish(fleet.learner(1), 70, "error: no CUDA device: driver 535, torch 2.9+cu130")
