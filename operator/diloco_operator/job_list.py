@@ -22,11 +22,13 @@ class JobList:
         self._now = now
         self._told: dict[str, str] = {}
         """Resource version by uid, as the watch told."""
-        self._behind_since: float | None = None
+        self._behind: dict[str, float] = {}
+        """Since when a list shows of a job, by its uid, what the watch has not told."""
         self._lists: list[frozenset[str]] = []
 
     def told(self, ref: JobRef, resource_version: str) -> None:
         """The watch told of a job; "" when it is gone."""
+        self._behind.pop(ref.uid, None)
         if resource_version:
             self._told[ref.uid] = resource_version
         else:
@@ -34,11 +36,11 @@ class JobList:
 
     def behind_seconds(self) -> float:
         """How long a list has shown what the watch has not told."""
-        return 0.0 if self._behind_since is None else self._now() - self._behind_since
+        return max((self._now() - since for since in self._behind.values()), default=0.0)
 
     def surely_unknown(self, job_uid: str) -> bool:
-        """Neither of the last two lists, both complete, has such a job."""
-        return len(self._lists) == 2 and all(job_uid not in uids for uids in self._lists)
+        """Neither of the last two lists, both complete, has such a job, nor has the watch told of one since."""
+        return len(self._lists) == 2 and not any(job_uid in uids for uids in (*self._lists, self._told))
 
     async def refresh(self) -> list[tuple[JobRef, str]]:
         """All jobs with their resource versions; ApiError when one list fails, and then nothing is concluded."""
@@ -53,14 +55,21 @@ class JobList:
         except Exception:
             self._lists.clear()
             raise
-        self._lists = [*self._lists[-1:], frozenset(ref.uid for ref, _ in listed)]
+        present = frozenset(ref.uid for ref, _ in listed)
+        self._lists = [*self._lists[-1:], present]
+        for uid in before.keys() - present:  # the watch has missed its end
+            self._told.pop(uid, None)
         self._note(before, listed)
         return listed
 
     def _note(self, before: dict[str, str], listed: Sequence[tuple[JobRef, str]]) -> None:
-        """Behind: a job has another version than was told both before and after the list."""
-        behind = any(version not in (before.get(ref.uid), self._told.get(ref.uid)) for ref, version in listed)
-        if not behind:
-            self._behind_since = None
-        elif self._behind_since is None:
-            self._behind_since = self._now()
+        """Behind: a job has another version than was told before the list, and nothing was told meanwhile.
+
+        Each job for itself: of many that change all the time, some are just being told of at every list.
+        """
+        behind = {
+            ref.uid
+            for ref, version in listed
+            if version != before.get(ref.uid) and before.get(ref.uid) == self._told.get(ref.uid)
+        }
+        self._behind = {uid: self._behind.get(uid, self._now()) for uid in behind}

@@ -63,3 +63,29 @@ async def test_a_job_is_surely_gone_after_two_complete_lists_in_a_row(scene: Sce
     scene.put("b")
     await scene.jobs.refresh()
     assert not scene.jobs.surely_unknown("uid-of-b")
+
+
+async def test_a_job_the_watch_has_told_of_since_the_lists_is_not_gone(scene: Scene) -> None:
+    await scene.jobs.refresh()
+    await scene.jobs.refresh()
+    version = scene.put("new")
+    assert scene.jobs.surely_unknown("uid-of-new")
+    scene.jobs.told(scene.refs["new"], version)
+    assert not scene.jobs.surely_unknown("uid-of-new"), "what it has at sites would be swept away"
+
+
+async def test_a_job_whose_end_the_watch_has_missed_is_gone_all_the_same(scene: Scene) -> None:
+    scene.jobs.told(JobRef("default", "a", "uid-of-a"), "1")
+    await scene.jobs.refresh()
+    await scene.jobs.refresh()
+    assert scene.jobs.surely_unknown("uid-of-a")
+
+
+async def test_jobs_that_are_each_told_of_a_moment_after_a_list_are_no_watch_that_is_behind(scene: Scene) -> None:
+    for name in ("a", "b"):
+        version = scene.put(name)
+        await scene.jobs.refresh()
+        scene.seconds += 60
+        assert scene.jobs.behind_seconds() == 60
+        scene.jobs.told(scene.refs[name], version)
+        assert scene.jobs.behind_seconds() == 0
