@@ -99,8 +99,10 @@ def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_s
             assert torch.equal(getattr(state, name), getattr(wanted, name)), (name, state.index)
 
     steps = [event for name in LEARNERS for event in job.tape(name) if event["kind"] == "step"]
-    trained = sum(stop - start for event in steps for _, start, stop in event["ranges"])  # the last batches may be short
-    assert trained == 2 * STEPS * 8, "the budget was trained to the last sequence, none twice"
+    trained = sum(stop - start for event in steps for _, start, stop in event["ranges"])
+    assert trained == 2 * STEPS * 8, (
+        "the budget was trained to the last sequence, none twice (last batches may be short)"
+    )
     totals = TokenLedger.from_json(loaded.control["ledger"]).totals()
     assert totals.trained == trained * 64
     assert totals.in_flight == 0
