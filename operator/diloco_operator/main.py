@@ -8,8 +8,9 @@ import logging
 import random
 import signal
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import kopf
 
@@ -111,10 +112,13 @@ class Operator:
             if version or ref in supervisor.jobs:  # one that is gone needs no task
                 supervisor.wake(ref, version)
 
-        helpers = [
-            asyncio.create_task(_follow_kubeconfigs(api, namespaces, kubeconfigs, supervisor)),
-            asyncio.create_task(_list_jobs(jobs, supervisor, registry, Sweep(origin, namespaces, jobs))),
+        sweep = Sweep(origin, namespaces, jobs)
+        work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            (f"watch of {path}", partial(_follow_kubeconfigs, api, path, kubeconfigs, supervisor))
+            for path in [f"/api/v1/namespaces/{namespace}/secrets" for namespace in namespaces] or ["/api/v1/secrets"]
         ]
+        work.append(("list of jobs", lambda: _list_jobs(jobs, supervisor, registry, sweep)))
+        helpers = [asyncio.create_task(for_ever(*each), name=each[0]) for each in work]
         self._health.active = True
         try:
             await kopf.operator(
@@ -185,18 +189,21 @@ class Operator:
         self._health.passes.labels("failed").inc()
 
 
-async def _follow_kubeconfigs(
-    api: KubeApi, namespaces: Sequence[str], kubeconfigs: Kubeconfigs, supervisor: Supervisor
-) -> None:
+async def for_ever(what: str, work: Callable[[], Awaitable[None]], retry_seconds: float = RETRY_SECONDS) -> None:
+    """What must not end while the process lives: begun anew, and told, when it breaks by an error nobody thought of."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("%s: broke and begins anew in %g s", what, retry_seconds)
+        await asyncio.sleep(retry_seconds)
+
+
+async def _follow_kubeconfigs(api: KubeApi, path: str, kubeconfigs: Kubeconfigs, supervisor: Supervisor) -> None:
     """A changed kubeconfig Secret is used at once; so is one that appears."""
-
-    async def one(path: str) -> None:
-        async for namespace, name in api.changes(path, SELECTOR):
-            kubeconfigs.forget(namespace, name)
-            supervisor.wake_all(namespace)
-
-    paths = [f"/api/v1/namespaces/{namespace}/secrets" for namespace in namespaces] or ["/api/v1/secrets"]
-    await asyncio.gather(*map(one, paths))
+    async for namespace, name in api.changes(path, SELECTOR):
+        kubeconfigs.forget(namespace, name)
+        supervisor.wake_all(namespace)
 
 
 async def _list_jobs(jobs: JobList, supervisor: Supervisor, registry: Registry, sweep: Sweep) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from diloco_api import names
 from diloco_operator.api import JobRef
 from diloco_operator.job_list import JobList
+from diloco_operator.sites.following import report
 from diloco_operator.sites.kube import KubeSite
 from diloco_operator.sites.site import Manifest, SiteError
 
@@ -38,6 +39,8 @@ class Sweep:
                     removed += await self._one(site, found, named)
             except SiteError as error:
                 log.info("sweep of site %s: %s: %s", site.name, error.reason, error)
+            except Exception as error:  # noqa: BLE001  (what a site lists may make no sense at all)
+                report(f"sweep of site {site.name}", error)
         return removed
 
     async def _one(self, site: KubeSite, found: Manifest, named: set[tuple[str, str]]) -> int:

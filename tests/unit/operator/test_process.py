@@ -1,5 +1,6 @@
 """The operator's process: what it is told, what kopf is told, and how healthy it says it is."""
 
+import asyncio
 import warnings
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from diloco_operator.handlers import connection_info
 from diloco_operator.health import UNSERVED_LIMIT_SECONDS, WATCH_LIMIT_SECONDS, Health, HealthServer
+from diloco_operator.main import for_ever
 from diloco_operator.ports import free_ports
 from diloco_operator.settings import kopf_settings, read_settings
 from diloco_operator.sites.kubeconfig import ClusterCredentials, parse_kubeconfig
@@ -90,3 +92,21 @@ async def test_health_tells_of_real_progress(
         assert f"diloco_lease_held {float(active and held)}" in text
     finally:
         await server.close()
+
+
+async def test_what_must_not_end_is_begun_anew_and_told_when_it_breaks(caplog: pytest.LogCaptureFixture) -> None:
+    again = asyncio.Event()
+    begun = 0
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
+            raise KeyError("metadata")
+        again.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(for_ever("list of jobs", work, retry_seconds=0.0))
+    await asyncio.wait_for(again.wait(), 5)
+    task.cancel()
+    assert "list of jobs: broke" in caplog.text

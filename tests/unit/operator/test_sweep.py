@@ -83,3 +83,9 @@ async def test_a_site_that_cannot_be_reached_stops_no_other() -> None:
     down, up = SweptSite(found("gone"), down=True), SweptSite(found("gone"))
     removed = await Sweep("ours", (), ListedJobs()).run([down, up], [])  # type: ignore[arg-type, list-item]
     assert (removed, len(up.deleted)) == (1, 1)
+
+
+async def test_a_site_that_lists_nonsense_stops_no_other() -> None:
+    odd, up = SweptSite({"kind": "Pod", "metadata": "none"}), SweptSite(found("gone"))
+    removed = await Sweep("ours", (), ListedJobs()).run([odd, up], [])  # type: ignore[arg-type, list-item]
+    assert (removed, len(up.deleted)) == (1, 1)
