@@ -6,6 +6,7 @@ need not agree. Two operators may still overlap for a moment; what jobs do is ha
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -67,9 +68,10 @@ class Lease:
         """Renew it for ever; LeaseLost well before another operator may take it."""
         while True:
             await asyncio.sleep(self.retry_seconds)
-            if await self._try(self._renew):
+            left = self._renewed_at + self._duration * 2 / 3 - self._now()
+            if await self._try(self._renew, left):
                 continue
-            if self._held is None or self._now() - self._renewed_at > self._duration * 2 / 3:
+            if self._held is None or self._now() - self._renewed_at >= self._duration * 2 / 3:
                 raise LeaseLost(f"the lease {self._path} is lost")
 
     async def release(self) -> None:
@@ -82,11 +84,11 @@ class Lease:
         except ApiError as error:
             log.info("the lease could not be given back: %s", error)
 
-    async def _try(self, attempt: Callable[[], object]) -> bool:
+    async def _try(self, attempt: Callable[[], object], within_seconds: float = math.inf) -> bool:
         """One attempt, bounded, as a hanging request must not outlast the lease."""
         begun = self._now()
         try:
-            async with asyncio.timeout(self._duration / 3):
+            async with asyncio.timeout(max(0.0, min(within_seconds, self._duration / 3))):
                 taken = await attempt()  # type: ignore[misc]
         except (ApiError, TimeoutError) as error:
             log.warning("lease: %s", error or "the API server does not answer in time")

@@ -54,6 +54,7 @@ class Operator:
         self._settings = settings
         self._health = Health()
         self._stop = asyncio.Event()
+        self._supervisor: Supervisor | None = None
 
     async def run(self) -> int:
         """The exit code: 0 when asked to end, 1 when the Lease was lost or something necessary broke."""
@@ -91,7 +92,9 @@ class Operator:
             return 0  # kopf takes signals over, and ends its watch by them
         finally:
             self._health.active = False
-            for task in (acting, holding, stopping):  # acting first: without the Lease nothing may be done
+            if self._supervisor is not None:  # first: without the Lease nothing may be done, and kopf ends slowly
+                await self._supervisor.close()
+            for task in (acting, holding, stopping):
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
@@ -102,7 +105,7 @@ class Operator:
         registry = Registry(self._credentials(), kubeconfigs)
         jobs = JobList(api, namespaces)
         shared = Shared(api, registry, self._policy(origin), CrdCheck(api).problem, self._served, self._not_served)
-        supervisor = Supervisor(lambda ref: JobRunner(shared, ref))
+        supervisor = self._supervisor = Supervisor(lambda ref: JobRunner(shared, ref))
         self._health.unserved = lambda: list(supervisor.unserved())
         self._health.watch_behind = jobs.behind_seconds
 

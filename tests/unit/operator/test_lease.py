@@ -1,6 +1,7 @@
 """One active operator at a time, by a Lease; clocks need not agree."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -103,3 +104,17 @@ async def test_a_removed_lease_is_made_again_by_its_holder(scene: Scene) -> None
     del scene.api.objects[PATH]
     assert await lease._try(lease._renew)
     assert scene.holder == "a"
+
+
+async def test_a_renewal_that_hangs_does_not_outlast_the_lease(scene: Scene) -> None:
+    lease = Lease(scene.api, "ops", "a", duration_seconds=1.5)
+    await lease.acquire()
+    begun = time.monotonic()
+
+    async def hangs(*_: object, **__: object) -> dict[str, object]:
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    scene.api.request = hangs  # type: ignore[method-assign]
+    with pytest.raises(LeaseLost):
+        await asyncio.wait_for(lease.hold(), 5)
+    assert time.monotonic() - begun < 1.5, "another may take it from then on"
