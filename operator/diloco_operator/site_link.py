@@ -163,6 +163,7 @@ class SiteLink:
         try:
             self._cluster_uid = await self._entry.identify() if self._entry.identify is not None else ""
             listed = await site.list_owned(self._job_uid)
+            view = self._seen(listed)
         except SiteError as error:
             return self._blind(error.reason, str(error))
         except Exception as error:  # noqa: BLE001  (an error nobody has thought of is a site that cannot be reached)
@@ -171,7 +172,7 @@ class SiteLink:
         self._last_contact = self._now()
         if not self._stale:
             self._listed, self._listed_at = listed, self._now()
-        return self._seen(listed)
+        return replace(view, last_contact=self._last_contact)
 
     def _seen(self, listed: list[Manifest]) -> SiteView:
         pods, objects = split_objects(listed, self._now())

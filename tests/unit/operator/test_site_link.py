@@ -265,3 +265,15 @@ async def test_without_a_watch_every_pass_looks() -> None:
     await linked.look()
     await linked.look()
     assert site.looks == 2
+
+
+async def test_a_pod_with_labels_nobody_of_us_wrote_is_a_site_that_cannot_be_read_and_breaks_no_pass() -> None:
+    site = FakeSite("a")
+
+    async def odd(job_uid: str) -> list[Any]:
+        return [{"kind": "Pod", "metadata": {"name": "x", "uid": "u", "labels": {names.LABEL_LEARNER_INDEX: "first"}}}]
+
+    site.list_owned = odd  # type: ignore[method-assign]
+    view = await link(site, []).look()
+    assert view.unreachable == "InternalError"
+    assert "first" in view.message
