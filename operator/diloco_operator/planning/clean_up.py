@@ -5,11 +5,12 @@ its volume claim never.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from diloco_api import names
 from diloco_api.names import Role
 from diloco_api.status import LearnerStatus
-from diloco_operator.planning.types import Action, Apply, Delete, Manifest, ObjectKey, SiteView
+from diloco_operator.planning.types import Action, Apply, Delete, Manifest, ObjectKey, Observed, SiteView
 
 _KEPT_KINDS = frozenset({"PersistentVolumeClaim"})
 
@@ -73,6 +74,19 @@ def teardown(sites: Iterable[SiteView], *, spare_learners: bool) -> list[Action]
         if not any_learner:
             actions += removals(site, site.objects)
     return actions
+
+
+def without_outlived(observed: Observed, limit: float) -> Observed:
+    """What was observed, without pods whose grace period was over before `limit`.
+
+    Their node is lost: they go by themselves when it is back or removed, and an end that waited for that might never
+    come.
+    """
+    sites = [
+        replace(site, pods=tuple(pod for pod in site.pods if pod.delete_by is None or pod.delete_by >= limit))
+        for site in observed.sites
+    ]
+    return replace(observed, sites=tuple(sites))
 
 
 def is_clean(sites: Iterable[SiteView]) -> bool:

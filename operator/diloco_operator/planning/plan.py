@@ -15,7 +15,7 @@ from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.acceptance import refusal, resolve_status
 from diloco_operator.planning.addresses import pending_words
-from diloco_operator.planning.clean_up import is_clean, is_empty, teardown
+from diloco_operator.planning.clean_up import is_clean, is_empty, teardown, without_outlived
 from diloco_operator.planning.clock import to_text
 from diloco_operator.planning.deletion import deletion
 from diloco_operator.planning.desired import object_actions, pod_actions
@@ -41,10 +41,11 @@ def plan(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: float)
     """What shall be done about a job now. See the module's docstring."""
     refs = places(job, policy, observed)
     observed = trusted(observed, refs, job.status.sites)
+    rest = without_outlived(observed, now - policy.kill_margin_seconds)
     if job.metadata.deletion_timestamp is not None:
-        return deletion(job, policy, observed, now)
+        return deletion(job, policy, rest, now)
     if conditions_of.is_final(job.status.conditions):
-        return _after_end(job, policy, observed)
+        return _after_end(job, policy, rest)
     by_name = {ref.name: ref for ref in refs}
     draft = Draft(job, policy, observed, now, job.status, tuple(job.status.conditions), by_name)
     if observed.crd_problem:

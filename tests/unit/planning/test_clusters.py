@@ -663,6 +663,19 @@ def test_a_deleted_job_waits_for_a_site_that_is_away_but_not_for_ever() -> None:
     assert last.events[0].message.startswith("site site-2 was not reached within 600 s")
 
 
+def test_a_deleted_job_does_not_wait_for_a_pod_on_a_lost_node_that_no_kubelet_ends() -> None:
+    fleet = running_fleet()
+    fleet.change(fleet.learner(1), node_silent=True)
+    delete(fleet)
+    fleet.step()
+    fleet.reap()
+    assert fleet.step(seconds=55).finalizer == "keep", "its grace period, and a margin, are not over"
+    fleet.hub.pods.clear()
+    fleet.pass_time(30)
+    assert fleet.job.metadata.finalizers == []
+    assert {kind for kind, _ in fleet.hub.objects} == {"PersistentVolumeClaim"}
+
+
 def test_a_site_that_comes_back_while_the_job_is_being_deleted_is_cleaned() -> None:
     fleet = running_fleet()
     fleet.clusters["site-2"].down = "Timeout"
