@@ -1,6 +1,7 @@
 """What planning needs to know of the hub beyond the job's objects: addresses, content to copy, an old CRD.
 
-Looked up seldom and kept between passes; what cannot be read is told in the log and left out. Decides nothing.
+Looked up seldom and kept between passes; what cannot be read is told in the log and left out, but for what is to be
+copied: a pass without it would take the copies away. Decides nothing.
 """
 
 import base64
@@ -37,7 +38,8 @@ class HubFacts:
 class Facts(Protocol):
     """Where a job's facts are asked for, at every pass."""
 
-    async def read(self, job: DiLoCoJob) -> HubFacts: ...
+    async def read(self, job: DiLoCoJob) -> HubFacts:
+        """HubError where what has to be known has never been read."""
 
 
 class FixedFacts:
@@ -74,14 +76,23 @@ class KubeFacts:
         return HubFacts(
             admin_host=await self._keep("admin", "", lambda: self._cluster_ip(job), believe_empty=False),
             node_addresses=tuple(await self._keep("nodes", [], self._node_addresses)) if nodes_wanted else (),
-            propagated=await self._keep("propagate", {}, lambda: self._propagated(job)),
+            propagated=await self._keep("propagate", {}, lambda: self._propagated(job), required=True),
             crd_problem=await self._crd_problem(),
         )
 
     async def _keep(
-        self, what: str, default: _T, look: Callable[[], Awaitable[_T]], *, believe_empty: bool = True
+        self,
+        what: str,
+        default: _T,
+        look: Callable[[], Awaitable[_T]],
+        *,
+        believe_empty: bool = True,
+        required: bool = False,
     ) -> _T:
-        """What was found last, for a while; what was found before when it cannot be looked up now."""
+        """What was found last, for a while; what was found before when it cannot be looked up now.
+
+        `required`: nothing stands in for the first answer; copies at sites would go for a hub that is slow.
+        """
         at, found = self._kept.get(what, (None, default))
         if at is not None and self._now() - at < KEEP_SECONDS and (found or believe_empty):
             return found
@@ -89,6 +100,8 @@ class KubeFacts:
         try:
             found = await look()
         except (ApiError, SiteError) as error:
+            if required and at is None:
+                raise
             problem = f"{error.reason}: {error}"
         if problem and self._told.get(what) != problem:
             log.warning("%s: %s", what, problem)

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from diloco_api.progress import Progress
 from diloco_api.v1alpha1 import DiLoCoJob
@@ -28,9 +28,11 @@ from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerSilen
 from diloco_operator.wake_ups import WakeUps
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_U = TypeVar("_U")
 
 CONFLICT_SECONDS = 0.05
-"""Until the next pass after one that met a job that had changed."""
+"""Until the next pass after one that met a job that had changed; one that always has is another failure."""
 RETRY_SECONDS = 1.0
 """Until the next pass after one that failed; longer and longer after the first few."""
 PATIENT_FAILURES = 5
@@ -145,7 +147,7 @@ class Reconciler:
             await self._sites.close()
 
     def _retry_after(self, failures: int) -> float:
-        if self._conflict:
+        if self._conflict and failures <= PATIENT_FAILURES:
             return CONFLICT_SECONDS
         grown = RETRY_SECONDS * 2.0 ** min(10, max(0, failures - PATIENT_FAILURES))
         return min(LONGEST_RETRY_SECONDS, grown)
@@ -214,7 +216,7 @@ class Reconciler:
 
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
-        views, facts = await asyncio.gather(self._sites.look(job), self._facts.read(job))
+        views, facts = await _both(self._sites.look(job), self._facts.read(job))
         if self._now() - self._crd_problem_at > RESYNC_SECONDS:
             self._crd_problem = ""  # it may have been updated: the next write tells
         self._admin = self._admin_of(job, facts.admin_host, key)
@@ -273,3 +275,13 @@ class Reconciler:
             await self._synchronizer.drain(*self._admin, job.metadata.uid)
         except SynchronizerSilent as error:
             log.info("drain: %s", error)
+
+
+async def _both(one: Coroutine[None, None, _T], other: Coroutine[None, None, _U]) -> tuple[_T, _U]:
+    """Side by side; an error only when both have ended, so that nothing of a pass goes on beside the next."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    if isinstance(first, BaseException):
+        raise first
+    if isinstance(second, BaseException):
+        raise second
+    return first, second

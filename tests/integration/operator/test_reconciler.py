@@ -9,11 +9,13 @@ from aiohttp import web
 from builders import job, manifest
 from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.tokens import AdminRole, read_admin_token
+from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import JobRef
+from diloco_operator.hub import HubConflict, HubError
 from diloco_operator.hub_facts import FixedFacts, HubFacts
 from diloco_operator.kube_hub import KubeHub
 from diloco_operator.planning.types import OperatorPolicy, Stop
-from diloco_operator.reconciler import Pass, Reconciler
+from diloco_operator.reconciler import CONFLICT_SECONDS, LONGEST_RETRY_SECONDS, PATIENT_FAILURES, Pass, Reconciler
 from diloco_operator.site_link import FixedSites
 from diloco_operator.sites.following import follow
 from diloco_operator.sites.site import SiteEvent, SiteUnreachable
@@ -455,3 +457,33 @@ async def test_a_crd_that_forgets_a_field_is_told_and_nothing_is_done_until_it_i
         await scene.reconciler.one_pass()
     assert scene.accepted[:2] == ("True", "Valid")
     assert ("apply", "Deployment") in {call[:2] for call in scene.site.calls}
+
+
+async def test_what_cannot_be_known_ends_the_pass_only_when_its_looks_have_ended(scene: Scene) -> None:
+    looked = asyncio.Event()
+
+    async def slow(job_uid: str) -> list[dict[str, object]]:
+        await asyncio.sleep(0.05)
+        looked.set()
+        return []
+
+    class Unreadable(FixedFacts):
+        async def read(self, job: DiLoCoJob) -> HubFacts:
+            raise HubError("no answer")
+
+    scene.site.list_owned = slow  # type: ignore[assignment, method-assign]
+    facts = Unreadable(HubFacts())
+    loop = Reconciler(scene.hub, FixedSites([scene.site]), facts, scene.synchronizer, POLICY)
+    assert await loop.one_pass() is None
+    assert looked.is_set()
+
+
+async def test_a_job_that_has_changed_at_every_pass_is_not_written_ever_faster(scene: Scene) -> None:
+    scene.hub.commit_status = _conflicts  # type: ignore[method-assign]
+    assert await scene.reconciler.one_pass() is None
+    waits = [scene.reconciler._retry_after(failures) for failures in (1, PATIENT_FAILURES, PATIENT_FAILURES + 6)]
+    assert waits == [CONFLICT_SECONDS, CONFLICT_SECONDS, LONGEST_RETRY_SECONDS]
+
+
+async def _conflicts(*_: object) -> DiLoCoJob:
+    raise HubConflict("it has changed")

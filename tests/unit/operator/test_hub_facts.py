@@ -81,3 +81,15 @@ async def test_only_labelled_secrets_and_config_maps_are_copied(scene: Scene) ->
 async def test_a_hub_that_is_away_breaks_no_pass(scene: Scene) -> None:
     scene.api.broken = ApiError(0, "Timeout", "no answer")
     assert (await scene.facts.read(job())).admin_host == ""
+
+
+async def test_content_to_copy_that_was_never_read_ends_the_pass_and_what_was_read_stays(scene: Scene) -> None:
+    wanted = job({"propagate": {"secrets": ["pull"]}})
+    scene.api.put("/api/v1/namespaces/default/secrets/pull", {**MARK, "data": {"k": base64.b64encode(b"v").decode()}})
+    scene.api.broken = ApiError(0, "Timeout", "no answer")
+    with pytest.raises(ApiError):
+        await scene.facts.read(wanted)
+    scene.api.broken = None
+    assert ("Secret", "pull") in (await scene.facts.read(wanted)).propagated
+    scene.api.broken, scene.seconds = ApiError(0, "Timeout", "no answer"), KEEP_SECONDS + 1
+    assert ("Secret", "pull") in (await scene.facts.read(wanted)).propagated
