@@ -17,6 +17,9 @@ from pydantic import ValidationError
 from diloco_api.progress import Progress
 from diloco_api.tokens import AdminRole, make_admin_token
 
+MAX_ANSWER_BYTES = 4 * 1024**2
+"""Of progress, many times over. The image behind it may be a user's own: no answer may take the operator's memory."""
+
 
 class SynchronizerSilent(Exception):
     """It could not be heard. `reason` is CamelCase."""
@@ -53,7 +56,9 @@ class SynchronizerClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, connect=timeout_seconds)
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=self._timeout)
+        self._session = aiohttp.ClientSession(
+            timeout=self._timeout, auto_decompress=False, headers={"Accept-Encoding": "identity"}
+        )
         return self
 
     async def __aexit__(
@@ -91,7 +96,7 @@ class SynchronizerClient:
             async with self._session.request(
                 method, url, headers=headers, ssl=trust, server_hostname=name, allow_redirects=False
             ) as response:
-                text = await response.text()
+                text = await _content(response)
                 if response.status in (401, 403):
                     raise SynchronizerSilent("AuthFailure", f"it refuses the operator: {text.strip()[:200]}")
                 if response.status >= 300:
@@ -118,6 +123,15 @@ class SynchronizerClient:
             context.load_verify_locations(cadata=endpoint.ca_bundle)
             self._trusting = (endpoint.ca_bundle, context)
         return self._trusting[1]
+
+
+async def _content(response: aiohttp.ClientResponse) -> str:
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        found += chunk
+        if len(found) > MAX_ANSWER_BYTES:
+            raise SynchronizerSilent("BadAnswer", f"it answers with more than {MAX_ANSWER_BYTES // 1024**2} MiB")
+    return found.decode("utf-8", "replace")
 
 
 def _why(error: Exception) -> str:

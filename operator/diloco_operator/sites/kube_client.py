@@ -31,6 +31,8 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 PAGE_SIZE = 500
 MAX_LIST_RESTARTS = 2
 """A list of many pages begins anew when its token grew too old."""
+MAX_LIST_ITEMS = 50_000
+"""A list without end would take all memory, and no call of it too long."""
 MAX_ANSWER_BYTES = 64 * 1024**2
 Query = Sequence[tuple[str, str]]
 _SETTLE_SECONDS = 0.02
@@ -118,8 +120,9 @@ class KubeClient:
         accept = METADATA_LIST if metadata_only else JSON
         query = [("limit", str(PAGE_SIZE))] + ([("labelSelector", selector)] if selector else [])
         items: list[Manifest] = []
-        token, restarts = "", 0
-        while True:
+        token, restarts, pages = "", 0, 0
+        while pages * PAGE_SIZE < MAX_LIST_ITEMS:
+            pages += 1
             try:
                 page = await self.request("GET", path, [*query, ("continue", token)] if token else query, accept=accept)
             except SiteExpired:
@@ -132,6 +135,7 @@ class KubeClient:
             token = metadata.get("continue", "")
             if not token:
                 return items, str(metadata.get("resourceVersion", ""))
+        raise SiteServerError(f"{self._credentials.server}: a list of {path} without end")
 
     async def watch(self, path: str, selector: str, version: str) -> AsyncIterator[Manifest]:
         """Changes of metadata since `version`, bookmarks included, until the server ends the stream or falls silent.

@@ -19,7 +19,12 @@ from diloco_operator.reconciler import CONFLICT_SECONDS, LONGEST_RETRY_SECONDS, 
 from diloco_operator.site_link import FixedSites
 from diloco_operator.sites.following import follow
 from diloco_operator.sites.site import SiteEvent, SiteUnreachable
-from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerClient, SynchronizerSilent
+from diloco_operator.synchronizer_client import (
+    MAX_ANSWER_BYTES,
+    AdminEndpoint,
+    SynchronizerClient,
+    SynchronizerSilent,
+)
 from fakes.hubs import KEY, FakeHub
 from fakes.kube_api import FakeApi
 from fakes.sites import FakeSite
@@ -352,7 +357,9 @@ async def test_progress_is_read_with_the_operators_token(admin: tuple[dict[str, 
         (500, "", "BadAnswer"),
         (200, "{}", "BadAnswer"),
         (200, some_progress("another"), "ForeignJob"),
+        (200, f"{some_progress(UID)}{' ' * MAX_ANSWER_BYTES}", "BadAnswer"),
     ],
+    ids=["refused", "fault", "empty", "of another job", "too much"],
 )
 async def test_what_is_no_progress_of_this_job_is_silence_with_a_reason(
     admin: tuple[dict[str, object], int], status: int, text: str, reason: str

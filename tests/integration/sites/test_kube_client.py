@@ -369,3 +369,12 @@ async def test_one_dead_site_holds_no_other_up(server: ApiServer) -> None:
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_list_without_end_is_given_up(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kube_client, "MAX_LIST_ITEMS", 3 * kube_client.PAGE_SIZE)
+    server.answers[PATH] = value({"items": [], "metadata": {"continue": "more"}})
+    async with client_of(server.credentials()) as client:
+        with pytest.raises(SiteServerError, match="without end"):
+            await asyncio.wait_for(client.list_all(PATH, "", metadata_only=True), 5)
+    assert len(server.asked) == 3
