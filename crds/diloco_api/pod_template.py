@@ -6,6 +6,8 @@ is the business of the operator's planning.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any
 
 from diloco_api import names, rules
@@ -163,5 +165,11 @@ def _container(container: Mapping[str, Any], path: str) -> _Found:
             yield Problem(at, "", "needs name and mountPath")
         elif mount["name"] in OUR_VOLUMES:
             yield Problem(f"{at}.name", mount["name"], rules.TEMPLATE_OURS)
-        elif mount["mountPath"].rstrip("/") in _OUR_PATHS:
+        elif _is_ours(mount["mountPath"]):
             yield Problem(f"{at}.mountPath", mount["mountPath"], rules.TEMPLATE_OURS)
+
+
+def _is_ours(path: str) -> bool:
+    """Also by another spelling, and anywhere inside."""
+    plain = PurePosixPath("/" + normpath(path).strip("/"))
+    return any(plain.is_relative_to(ours) for ours in _OUR_PATHS)

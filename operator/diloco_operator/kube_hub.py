@@ -51,12 +51,14 @@ class KubeHub:
         self._job: DiLoCoJob | None = None
         """As it was read or written last; None when it may be another by now."""
         self._read_at = 0.0
+        self._changes = 0
         self._key = b""
         self._events = EventLog(api, ref)
 
     def changed(self) -> None:
-        """Somebody has told of a change of the job."""
+        """Somebody has told of a change of the job; what is just being read or written may be older."""
         self._job = None
+        self._changes += 1
 
     async def read_job(self) -> DiLoCoJob | None:
         """None also when a new job has taken the name. A job that cannot be read is told so in its status.
@@ -65,14 +67,15 @@ class KubeHub:
         """
         if self._job is not None and self._clock() - self._read_at < BELIEVED_SECONDS:
             return self._job
-        self._read_at = self._clock()
+        self._read_at, changes = self._clock(), self._changes
         found = await find(self._api, self._ref.path)
         if found is None or found["metadata"].get("uid") != self._ref.uid:
             return None
         self._raw = found
         try:
-            self._job = _parse(found)
-            return self._job
+            job = _parse(found)
+            self._job = job if changes == self._changes else None
+            return job
         except HubInvalid as error:
             if "deletionTimestamp" in found["metadata"]:
                 return _for_teardown(found)
@@ -105,12 +108,14 @@ class KubeHub:
             "metadata": {"resourceVersion": job.metadata.resource_version},
             "status": merge_patch(stored, before, wanted),
         }
+        changes = self._changes
         written = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
         dropped = list(missing(wanted, written.get("status", {})))
         if dropped:
             raise HubOutdated(f"drops {dropped[0]}", _parse(written))
-        self._job, self._read_at = _parse(written), self._clock()
-        return self._job
+        committed, self._read_at = _parse(written), self._clock()
+        self._job = committed if changes == self._changes else None
+        return committed
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         """As the job was read, or HubConflict; other controllers' finalizers stay."""

@@ -68,6 +68,18 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         rules.TEMPLATE_OURS,
     ),
     (
+        "our folder in other words",
+        of_container(volumeMounts=[{"name": "x", "mountPath": "/etc//diloco/x/../credentials"}]),
+        "spec.containers.0.volumeMounts.0.mountPath",
+        rules.TEMPLATE_OURS,
+    ),
+    (
+        "a file of ours",
+        of_container(volumeMounts=[{"name": "x", "mountPath": "/etc/diloco/credentials/ca.crt", "subPath": "ca.crt"}]),
+        "spec.containers.0.volumeMounts.0.mountPath",
+        rules.TEMPLATE_OURS,
+    ),
+    (
         "our credentials",
         of_container(volumeMounts=[{"name": "credentials", "mountPath": "/mine"}]),
         "spec.containers.0.volumeMounts.0.name",

@@ -1,6 +1,7 @@
 """A job on an API server: what is written when, and what is never written."""
 
 import base64
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,24 @@ async def test_a_job_nobody_told_a_change_of_is_not_read_at_every_pass(scene: Sc
     newer = scene.api.put(REF.path, {**scene.stored, "metadata": {**scene.stored["metadata"], "labels": {"a": "b"}}})
     assert (await scene.job()).metadata.resource_version == job.metadata.resource_version
     scene.hub.changed()
+    assert (await scene.job()).metadata.resource_version == newer["metadata"]["resourceVersion"]
+
+
+async def test_what_was_read_while_a_change_was_told_is_not_believed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = scene.api.request
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        answer = await ask(*arguments, **options)
+        scene.hub.changed()
+        return answer
+
+    monkeypatch.setattr(scene.api, "request", slow)
+    job = await scene.job()
+    monkeypatch.undo()
+    newer = scene.api.put(REF.path, {**scene.stored, "metadata": {**scene.stored["metadata"], "labels": {"a": "b"}}})
+    assert newer["metadata"]["resourceVersion"] != job.metadata.resource_version
     assert (await scene.job()).metadata.resource_version == newer["metadata"]["resourceVersion"]
 
 
