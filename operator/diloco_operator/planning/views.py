@@ -6,6 +6,9 @@ from diloco_api import names
 from diloco_operator.planning.clock import to_seconds
 from diloco_operator.planning.types import Ended, Manifest, ObjectKey, ObjectView, PodView
 
+MAX_LAST_WORDS = 4096
+"""Characters of a termination message, from its end. A kubelet keeps as many bytes; not every site is a kubelet."""
+
 
 def split_objects(listed: Iterable[Manifest], now: float) -> tuple[tuple[PodView, ...], dict[ObjectKey, ObjectView]]:
     """Pods in order of their names, and everything else by kind and name."""
@@ -89,7 +92,7 @@ def _ended(terminated: Manifest | None) -> Ended | None:
     return Ended(
         exit_code=terminated["exitCode"],
         reason=terminated.get("reason", ""),
-        message=terminated.get("message", ""),
+        message=terminated.get("message", "")[-MAX_LAST_WORDS:],
         ran_seconds=to_seconds(finished) - to_seconds(started) if started and finished else 0.0,
     )
 

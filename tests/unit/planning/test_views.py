@@ -3,7 +3,7 @@
 from typing import Any
 
 from diloco_operator.planning.clock import to_seconds, to_text
-from diloco_operator.planning.views import object_view, pod_view
+from diloco_operator.planning.views import MAX_LAST_WORDS, object_view, pod_view
 
 NOW = 1_800_000_000.0
 
@@ -28,6 +28,13 @@ def test_a_pod_whose_image_cannot_be_pulled() -> None:
     waiting = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
     view = pod_view(pod(containerStatuses=[waiting]), NOW)
     assert (view.waiting, view.waiting_message) == ("ErrImagePull", "not found")
+
+
+def test_of_endless_last_words_only_the_end_is_read() -> None:
+    terminated = {"exitCode": 1, "message": "x" * 10_000_000 + "the reason"}
+    ended = pod_view(pod(containerStatuses=[{"state": {"terminated": terminated}}]), NOW).ended
+    assert ended is not None
+    assert (len(ended.message), ended.message[-10:]) == (MAX_LAST_WORDS, "the reason")
 
 
 def test_a_pod_on_a_node_that_is_not_heard() -> None:
