@@ -92,6 +92,7 @@ class SiteLink:
         self._stale = False
         self._cluster_uid = ""
         self._batch: asyncio.Task[None] | None = None
+        self._turn = 0
         self._watch: asyncio.Task[None] | None = None
         self._refusals: Mapping[str, Refusal] = {}
         self._object_refusals: Mapping[ObjectKey, Refusal] = {}
@@ -168,7 +169,7 @@ class SiteLink:
             return self._blind(error.reason, str(error))
         except Exception as error:  # noqa: BLE001  (an error nobody has thought of is a site that cannot be reached)
             report(f"site {self._entry.name}", error)
-            return self._blind("InternalError", repr(error))
+            return self._blind("InternalError", type(error).__name__)
         self._last_contact = self._now()
         if not self._stale:
             self._listed, self._listed_at = listed, self._now()
@@ -205,8 +206,10 @@ class SiteLink:
         batch = _Batch(self._entry.name, site, self._job_uid)
         try:
             for stage in stages(actions):
-                await batch.run(stage[:BATCH])
+                first = self._turn % len(stage)  # in turn: those that fail again and again keep nobody from theirs
+                await batch.run([*stage[first:], *stage[:first]][:BATCH])
                 if len(stage) > BATCH:
+                    self._turn += BATCH
                     if not batch.failed:
                         self._wake()
                     break

@@ -9,7 +9,7 @@ from diloco_api import names
 from diloco_operator import site_link
 from diloco_operator.planning.types import Apply, CreatePod, Delete, Refusal
 from diloco_operator.site_link import SiteEntry, SiteLink, stages
-from diloco_operator.sites.site import AlreadyExists, Created, SiteError, SiteQuotaExceeded
+from diloco_operator.sites.site import AlreadyExists, Created, SiteError, SiteForbidden, SiteQuotaExceeded
 from fakes.sites import FakeSite
 
 JOB = "uid-of-the-job"
@@ -121,6 +121,18 @@ async def test_a_batch_is_bounded_and_the_rest_is_asked_for_at_once(monkeypatch:
     site, wakes = FakeSite("a"), []
     await link(site, wakes).apply([pod(f"l-{index}-1", index) for index in range(5)])
     assert (len(site.pod_names()), wakes) == (3, [1])
+
+
+async def test_deletions_that_keep_failing_do_not_keep_creations_waiting_for_ever() -> None:
+    class Undeletable(FakeSite):
+        async def delete(self, kind: str, name: str, uid: str | None) -> None:
+            raise SiteForbidden("may not delete")
+
+    site, removals = Undeletable("a"), [Delete("a", "Pod", f"old-{index}", "u") for index in range(70)]
+    linked = link(site, [])
+    for _ in range(3):
+        await linked.apply([*removals, *(pod(f"l-{index}-1", index) for index in range(5))])
+    assert len(site.pod_names()) == 5
 
 
 async def test_no_more_than_a_few_calls_are_under_way_at_once() -> None:
@@ -276,4 +288,4 @@ async def test_a_pod_with_labels_nobody_of_us_wrote_is_a_site_that_cannot_be_rea
     site.list_owned = odd  # type: ignore[method-assign]
     view = await link(site, []).look()
     assert view.unreachable == "InternalError"
-    assert "first" in view.message
+    assert view.message == "ValueError"  # what the site wrote stays out of the status
