@@ -85,6 +85,10 @@ class SiteStatus(StatusModel):
     """When it last answered, as of the last write."""
     cluster_uid: Name = Field(default="", alias="clusterUID")
     """Identity of its cluster, from the first contact on; another one behind the same credentials is not used."""
+    secret_name: Annotated[str, Field(max_length=253)] = ""
+    """Secret with its kubeconfig; empty for the hub. By it a site that left the spec is still reached, and cleaned."""
+    namespace: Name = ""
+    """Namespace used there; empty for the hub."""
     desired: Count = 0
     """Learners placed there."""
     ready: Count = 0

@@ -7,7 +7,7 @@ Secret: its objects must be removable also when the namespace, and the Secret wi
 import asyncio
 import time
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.kubeconfigs import Kubeconfig, Kubeconfigs
@@ -115,12 +115,24 @@ class JobSites:
         self._job_uid = job_uid
         self._used: dict[str, LiveSite] = {}
         """By the name of the site; also of sites the spec does not name any more."""
+        self._left: set[str] = set()
+        """Sites that hold nothing any more and whose rows may still be in the status."""
 
     async def entries(self, job: DiLoCoJob) -> list[SiteEntry]:
-        """The hub first; last what the spec does not name any more and may still hold something of the job."""
+        """The hub first; last what the spec does not name any more and may still hold something of the job.
+
+        Of these an operator that has just started knows by their rows in the status.
+        """
         refs = site_refs(job)
         entries = list(await asyncio.gather(*(self._entry(job, ref) for ref in refs)))
         named = {ref.name for ref in refs}
+        self._left -= named
+        known = named | self._left | self._used.keys()
+        for row in job.status.sites:
+            if row.secret_name and row.name not in known:
+                entry = await self._entry(job, SiteRef(row.name, row.secret_name, row.namespace))
+                entries.append(replace(entry, leaving=True))
+                named.add(row.name)
         entries += [
             SiteEntry(name, live.site, identify=live.identify, leaving=True)
             for name, live in self._used.items()
@@ -131,6 +143,7 @@ class JobSites:
     async def forget(self, name: str) -> None:
         """A site the spec does not name any more holds nothing of the job."""
         self._used.pop(name, None)
+        self._left.add(name)
         await self._drop_unused()
 
     async def close(self) -> None:

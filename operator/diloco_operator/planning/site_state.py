@@ -100,6 +100,8 @@ def site_state(ref: SiteRef, view: SiteView, before: SiteStatus | None, moment: 
     update = {
         "conditions": list(conditions),
         "cluster_uid": row.cluster_uid or view.cluster_uid,
+        "secret_name": ref.secret or "",
+        "namespace": "" if ref.is_hub else ref.namespace,
         "last_contact_time": row.last_contact_time if contact is None else to_text(contact),
     }
     state = SiteState(ref, view, row.model_copy(update=update), events=events, lost=_lost(conditions, moment))

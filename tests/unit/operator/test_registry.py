@@ -70,6 +70,11 @@ def job(*sites: str, uid: str = "uid-1", deleted: bool = False) -> DiLoCoJob:
     return DiLoCoJob.model_validate(document)
 
 
+def with_rows(named: DiLoCoJob, *rows: dict[str, str]) -> DiLoCoJob:
+    document = named.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return DiLoCoJob.model_validate({**document, "status": {"sites": rows}})
+
+
 async def test_the_hub_is_always_there_and_comes_first(scene: Scene) -> None:
     assert list(await scene.look(job())) == ["hub"]
     assert list(await scene.look(job("a", "b"))) == ["hub", "a", "b"]
@@ -135,6 +140,27 @@ async def test_a_site_the_job_no_longer_names_is_looked_at_until_it_is_forgotten
     await scene.sites.forget("b")
     assert list(await scene.look(job("a"))) == ["hub", "a"]
     assert before.closed
+
+
+async def test_an_operator_that_started_since_knows_of_a_site_the_job_no_longer_names_until_it_is_forgotten(
+    scene: Scene,
+) -> None:
+    left = with_rows(job("a"), {"name": "a", "secretName": "a"}, {"name": "b", "secretName": "b", "namespace": "far"})
+    found = await scene.look(left)
+    site = found["b"].site
+    assert (found["b"].leaving, found["a"].leaving) == (True, False)
+    assert (site.credentials.server, site.namespace) == ("https://b.example:6443", "far")
+    assert (await scene.look(left))["b"].site is site
+    await scene.sites.forget("b")
+    assert list(await scene.look(left)) == ["hub", "a"], "the row is there until the next write"
+    assert site.closed
+    assert list(await scene.look(with_rows(job("a", "b"), {"name": "b", "secretName": "b"}))) == ["hub", "a", "b"]
+    assert (await scene.look(left))["b"].leaving, "it was named again, and may hold something again"
+
+
+async def test_a_site_the_job_no_longer_names_and_whose_secret_is_gone_is_told_not_forgotten(scene: Scene) -> None:
+    entry = (await scene.look(with_rows(job(), {"name": "b", "secretName": "gone", "namespace": "far"})))["b"]
+    assert (entry.site, entry.leaving, entry.problem.reason) == (None, True, "SecretMissing")
 
 
 async def test_a_hub_that_cannot_be_asked_says_nothing_about_secrets(scene: Scene) -> None:

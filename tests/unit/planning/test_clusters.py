@@ -347,7 +347,7 @@ def test_a_synchronizer_that_has_just_started_has_not_heard_anybody_yet() -> Non
 def test_the_next_look_is_when_a_silent_learner_will_be_dead() -> None:
     fleet = running_fleet()
     assert fleet.step(5).requeue_after == POLICY.poll_seconds
-    assert fleet.step(22).requeue_after == pytest.approx(POLICY.timeouts.dead_after_seconds - 27)
+    assert fleet.step(22).requeue_after == pytest.approx(POLICY.timeouts.dead_after_seconds - 27 + 0.1)
 
 
 def test_a_device_that_cannot_be_used_counts_and_makes_the_site_ineligible() -> None:
@@ -558,6 +558,8 @@ def test_a_site_taken_out_of_the_spec_is_drained() -> None:
     fleet.reap()
     fleet.settle(3)
     assert set(fleet.where().values()) == {"site-1"}
+    assert (fleet.site("site-2").secret_name, fleet.site("site-2").namespace) == ("kube-2", "default")
+    assert (fleet.site("hub").secret_name, fleet.site("hub").namespace) == ("", "")
     assert fleet.clusters["site-2"].pods == {}
     assert fleet.clusters["site-2"].objects == {}
     assert [fleet.row(index).restarts_counted for index in range(4)] == [0] * 4
