@@ -12,6 +12,9 @@ from diloco_operator.planning.status import counts, progress_status, site_status
 from diloco_operator.planning.troubles import troubles
 from diloco_operator.planning.types import OperatorPolicy, Plan
 
+VERDICT_SECONDS = 0.1
+"""The Synchronizer is given this long to find that a Learner is dead."""
+
 
 def described(draft: Draft) -> Draft:
     """The conditions of a running job. Unheard, a Synchronizer says nothing: they stay."""
@@ -73,5 +76,6 @@ def _next_look(rows: list[LearnerStatus], progress: Progress | None, policy: Ope
     """The end of the nearest wait, when a Learner that is silent would be dead, or the poll interval."""
     waits = [to_seconds(row.not_before) - now for row in rows if row.not_before is not None]
     live = [learner for learner in progress.learners if learner.live] if progress else []
-    waits += [policy.timeouts.dead_after_seconds - learner.heartbeat_age_seconds for learner in live]
+    dead_after = policy.timeouts.dead_after_seconds + VERDICT_SECONDS
+    waits += [max(VERDICT_SECONDS, dead_after - learner.heartbeat_age_seconds) for learner in live]
     return max(0.05, min([policy.poll_seconds, *(wait for wait in waits if wait > 0)]))
