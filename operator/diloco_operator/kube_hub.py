@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from diloco_api import names
-from diloco_api.errors import first_problem
 from diloco_api.states import ConditionType, Reason
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import JSON_PATCH, MERGE_PATCH, Api, ApiError, Document, JobRef, core_path, find
 from diloco_operator.event_log import EventLog
 from diloco_operator.hub import FinalizerEdit, HubConflict, HubError, HubInvalid, HubOutdated
+from diloco_operator.job_document import for_teardown, parse
 from diloco_operator.planning.conditions import with_condition
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,12 @@ class KubeHub:
             return None
         self._raw = found
         try:
-            job = _parse(found)
+            job = parse(found)
             self._job = job if changes == self._changes else None
             return job
         except HubInvalid as error:
             if "deletionTimestamp" in found["metadata"]:
-                return _for_teardown(found)
+                return await self._read_for_teardown(found)
             await self._tell_invalid(str(error))
             raise
 
@@ -112,8 +112,8 @@ class KubeHub:
         written = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
         dropped = list(missing(wanted, written.get("status", {})))
         if dropped:
-            raise HubOutdated(f"drops {dropped[0]}", _parse(written))
-        committed, self._read_at = _parse(written), self._clock()
+            raise HubOutdated(f"drops {dropped[0]}", parse(written))
+        committed, self._read_at = parse(written), self._clock()
         self._job = committed if changes == self._changes else None
         return committed
 
@@ -137,6 +137,18 @@ class KubeHub:
 
     async def emit_event(self, job: DiLoCoJob, kind: str, reason: str, message: str) -> None:
         await self._events.tell(kind, reason, message)
+
+    async def _read_for_teardown(self, found: Document) -> DiLoCoJob:
+        """Sites that cannot be read hold the end up no more than others that cannot be reached: they are told."""
+        job, unreadable = for_teardown(found)
+        label = f"{names.LABEL_JOB_UID}={self._ref.uid}"
+        for name in unreadable:
+            text = f"site {name} cannot be read in the spec: what the job has there stays (label {label})"
+            try:
+                await self._events.tell("Warning", "SiteLeftBehind", text)
+            except HubError as error:
+                log.warning("%s; it was: %s", error, text)
+        return job
 
     async def _tell_invalid(self, problem: str) -> None:
         metadata = self._raw["metadata"]
@@ -235,23 +247,3 @@ def missing(wanted: Any, held: Any, path: str = "status") -> Iterator[str]:
 
 def _dump(status: JobStatus) -> Document:
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _parse(found: Document) -> DiLoCoJob:
-    try:
-        return DiLoCoJob.model_validate(found)
-    except ValidationError as error:
-        raise HubInvalid(first_problem(error)) from error
-
-
-def _for_teardown(found: Document) -> DiLoCoJob:
-    """A job that must go although its spec cannot be read: what removal needs is in its metadata, status and sites."""
-    spec: Document = {"train": {"data": {"uri": "none"}}, "learners": {"replicas": 1}}
-    sites = {key: found["spec"][key] for key in ("sites",) if key in found.get("spec", {})}
-    status = found.get("status", {})
-    for stand_in in ({"spec": spec | sites}, {"spec": spec}, {"spec": spec, "status": {}}):
-        try:
-            return _parse({**found, "status": status} | stand_in)
-        except HubInvalid:
-            continue
-    raise HubError("a job that is being deleted has neither spec nor status that can be read")

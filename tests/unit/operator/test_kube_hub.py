@@ -159,6 +159,27 @@ async def test_a_job_that_cannot_be_read_can_still_be_deleted(scene: Scene) -> N
     assert scene.stored["metadata"]["finalizers"] == []
 
 
+async def test_a_site_that_cannot_be_read_hides_no_other_when_its_job_is_deleted_and_is_told(scene: Scene) -> None:
+    def site(name: str, **fields: object) -> dict[str, object]:
+        return {"name": name, "kubeconfigSecretRef": {"name": f"kube-{name}"}, **fields}
+
+    metadata = {**DOCUMENT["metadata"], "deletionTimestamp": HEARD, "finalizers": [names.FINALIZER]}
+    unreadable = [site("a", learners={"max": "many"}), site("b", kubeconfigSecretRef=7), site("c", namespace=[]), 3]
+    status = {"phase": [], "sites": [{"name": "b", "secretName": "kube-b", "clusterUID": "two"}, {"name": {}}, "x"]}
+    document = {**DOCUMENT, "metadata": metadata, "spec": {"sites": unreadable}, "status": status}
+    scene.api.put(REF.path, document)
+    for _ in range(2):
+        job = await scene.hub.read_job()
+    assert job is not None
+    assert [(named.name, named.kubeconfig_secret_ref.name) for named in job.spec.sites] == [("a", "kube-a")]  # type: ignore[union-attr]
+    assert [(row.name, row.secret_name, row.cluster_uid) for row in job.status.sites] == [("b", "kube-b", "two")]
+    events = [item for path, item in scene.api.objects.items() if "/events/" in path]
+    assert [event["reason"] for event in events] == ["SiteLeftBehind"] * 2
+    assert ["site c" in events[0]["message"], "site number 3" in events[1]["message"]] == [True, True]
+    scene.api.refused["POST", "/events"] = ApiError(403, "Forbidden", "the namespace is being terminated")
+    assert await KubeHub(scene.api, REF).read_job() is not None
+
+
 async def test_an_event_told_again_is_counted_not_created_again(scene: Scene) -> None:
     job = await scene.job()
     for _ in range(3):
