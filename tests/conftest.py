@@ -1,15 +1,11 @@
 """Rules of every test run: one torch thread, no test skipped without a stated reason, no luck in CI."""
 
 import os
-import signal
 
 import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Tests of closed terminals mean it, also under nohup.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples for everyone where a failure stops a landing; new ones everywhere else.
 settings.register_profile("ci", derandomize=True)
