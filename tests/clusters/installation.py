@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from clusters import charts
+from clusters import charts, workloads
 from clusters.api import Api, Object, wait_until
 from clusters.layout import Layout, SiteLayout
 from clusters.operator_process import GROUP, job_of
@@ -54,12 +54,14 @@ class Installation:
             assert added.returncode == 0, added.stderr
 
     def take_down(self) -> None:
-        """Jobs first, as only the operator lets them go."""
+        """Jobs first, as only the operator lets them go. Its log is for whoever looks into a failure."""
         for job in self.hub.all(GROUP, "DiLoCoJob", self.namespace):
             self.hub.delete(GROUP, "DiLoCoJob", self.namespace, job["metadata"]["name"])
         try:
             wait_until("no job left", lambda: not self.hub.all(GROUP, "DiLoCoJob", self.namespace), 120)
         finally:
+            for pod in self.operator_pods():
+                print(workloads.logs(self.hub, self.own_namespace, pod["metadata"]["name"])[-8000:])
             charts.uninstall(self.layout.hub, "diloco", self.own_namespace)
             for site in self.sites:
                 self.python.remove(site, self.namespace)

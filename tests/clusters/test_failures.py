@@ -13,6 +13,7 @@ from clusters import charts, faults, workloads
 from clusters.api import Api, path_of, wait_until
 from clusters.operator_process import GROUP, condition, owned, pods, site_of
 from clusters.scene import Scene
+from diloco_api.progress import LearnerState
 
 pytestmark = pytest.mark.timeout(600)
 JOB = "multi-site"
@@ -86,6 +87,20 @@ def check_fenced(scene, index, old):
     )
 
 
+def check_never_paused(scene, before):
+    """Learners that could not be heard for a while trained all the time, by their own accounts of their seconds."""
+    scene.wait_for_steps(set(before))
+    for index, known in before.items():
+        now = scene.learner(index)
+        spent = {state: now.state_seconds[state] - known.state_seconds.get(state, 0.0) for state in now.state_seconds}
+        training = spent.pop(LearnerState.TRAINING)
+        print(
+            f"Learner {index}: {now.step - known.step} steps, {training:.1f} s training, else {sum(spent.values()):.1f}"
+        )
+        assert (now.incarnation, now.step > known.step) == (known.incarnation, True)
+        assert sum(spent.values()) < 0.1 * training
+
+
 def at_site(scene, site):
     rows = scene.installation.job(JOB)["status"]["learnerStatuses"]
     return {row["index"] for row in rows if row["site"] == site}
@@ -119,20 +134,15 @@ def test_a_killed_learner_process_is_replaced(run, scene):
 
 
 def test_learners_train_on_while_the_synchronizer_pod_is_replaced(run, scene):
-    before = {index: scene.learner(index).step for index in EVERYBODY}
-    outer_steps = scene.progress.outer_steps
+    before, outer_steps = {index: scene.learner(index) for index in EVERYBODY}, scene.progress.outer_steps
     (pod,) = [pod for pod in pods(run.hub, run.namespace, scene.uid) if "synchronizer" in pod]
     begun = time.monotonic()
     run.hub.delete("v1", "Pod", run.namespace, pod)
     wait_until("the next one serves", lambda: scene.progress.served_seconds < time.monotonic() - begun, 120)
-    away = time.monotonic() - begun
+    print(f"served again after {time.monotonic() - begun:.1f} s")
     wait_until("outer steps go on", lambda: scene.progress.outer_steps > outer_steps, 60)
-    wait_until("all are heard", lambda: all(scene.learner(index).live for index in EVERYBODY), 60)
-    gained = {index: scene.learner(index).step - before[index] for index in EVERYBODY}
-    print(f"served again after {away:.1f} s; steps meanwhile: {gained}")
+    check_never_paused(scene, before)
     whole(run)
-    rate = {index: (scene.learner(index).step_seconds or 0) for index in EVERYBODY}
-    assert all(gained[index] > 0.25 * away / rate[index] for index in EVERYBODY), (gained, rate)
     assert scene.disturbed() == {pod}
     assert len(scene.new()) == 1
 
@@ -174,7 +184,7 @@ def test_a_site_whose_api_the_hub_cannot_reach_keeps_its_learners(run, scene):
 
 def test_learners_that_do_not_reach_the_synchronizer_are_left_alone(run, scene):
     cut_off = at_site(scene, "site-2")
-    before = {index: scene.learner(index).step for index in EVERYBODY}
+    before = {index: scene.learner(index) for index in cut_off}
     begun = time.monotonic()
     faults.cut(run.layout.site("site-2"), "pods")
     run.wait_for(
@@ -185,12 +195,8 @@ def test_learners_that_do_not_reach_the_synchronizer_are_left_alone(run, scene):
     )
     print(f"SynchronizerReachable=False after {time.monotonic() - begun:.0f} s")
     faults.heal(run.layout.site("site-2"), "pods")
-    away = time.monotonic() - begun
     whole(run)
-    scene.wait_for_steps(cut_off)
-    gained = {index: scene.learner(index).step - before[index] for index in cut_off}
-    print(f"cut off for {away:.0f} s; steps meanwhile: {gained}")
-    assert all(steps * scene.learner(index).step_seconds > 0.25 * away for index, steps in gained.items())
+    check_never_paused(scene, before)
     assert (scene.disturbed(), scene.new()) == (set(), set())
     others = {index: scene.standstill(index) for index in EVERYBODY - cut_off}
     assert max(others.values()) < STANDSTILL_SECONDS, others
