@@ -1,9 +1,9 @@
-"""kopf's part: `on.event` of DiLoCoJobs, and nothing else, so that kopf neither writes to jobs nor keeps any state.
+"""kopf's part: `on.event` of DiLoCoJobs, and its own end. kopf neither writes to jobs nor keeps any state.
 
 An event only wakes the job's own task. Credentials come from the same strict model as those of sites.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,14 @@ from diloco_operator.sites.kubeconfig import ClusterCredentials
 
 
 def make_registry(
-    credentials: Callable[[], ClusterCredentials], on_event: Callable[[JobRef, str], None]
+    credentials: Callable[[], ClusterCredentials],
+    on_event: Callable[[JobRef, str], None],
+    on_end: Callable[[], Awaitable[None]],
 ) -> kopf.OperatorRegistry:
-    """`on_event` is given the job and its resource version ("" when it is gone)."""
+    """`on_event` is given the job and its resource version ("" when it is gone).
+
+    `on_end` ends the tasks events have begun: kopf takes what is left then for hung, and waits for it.
+    """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -30,6 +35,10 @@ def make_registry(
         metadata = body.metadata
         ref = JobRef(str(metadata.namespace), str(metadata.name), str(metadata.uid))
         on_event(ref, "" if type == "DELETED" else str(metadata.get("resourceVersion", "")))
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:
+        await on_end()
 
     return registry
 

@@ -115,6 +115,11 @@ class Operator:
             if version or ref in supervisor.jobs:  # one that is gone needs no task
                 supervisor.wake(ref, version)
 
+        async def end() -> None:
+            await supervisor.close()
+            await registry.close()
+            self._stop.set()  # kopf waits for whoever waits for this
+
         sweep = Sweep(origin, namespaces, jobs)
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             (f"watch of {path}", partial(_follow_kubeconfigs, api, path, kubeconfigs, supervisor))
@@ -125,7 +130,7 @@ class Operator:
         self._health.active = True
         try:
             await kopf.operator(
-                registry=make_registry(self._credentials, on_event),
+                registry=make_registry(self._credentials, on_event, end),
                 settings=kopf_settings(),
                 standalone=True,
                 clusterwide=not namespaces,
@@ -136,8 +141,7 @@ class Operator:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            await supervisor.close()
-            await registry.close()
+            await end()
 
     async def _prepared(self, api: KubeApi) -> str:
         """Wait for what the operator cannot begin without: its own id, and the API of jobs."""
