@@ -15,7 +15,8 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_PAGE = 500
+_PAGE = 25
+"""Metadata of a job with many Learners is up to a few 100 kB: who wrote which field of its status."""
 
 
 class ApiError(HubError):

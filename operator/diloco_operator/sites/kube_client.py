@@ -5,7 +5,6 @@ it is back, and calls fail at once until then. Knows nothing of jobs.
 """
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
+from diloco_operator.sites.kube_answer import content, decoded, drop, event, lines
 from diloco_operator.sites.kube_breaker import Breaker, Pauses
 from diloco_operator.sites.kube_errors import SiteExpired, from_status, from_transport
 from diloco_operator.sites.kube_transport import BEARER_TOKEN, api_client
@@ -28,12 +28,15 @@ METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to ask for: objects without their content."""
 
-PAGE_SIZE = 500
+PAGE_SIZE = 200
+"""Of full nodes or pods this is a few MB."""
 MAX_LIST_RESTARTS = 2
 """A list of many pages begins anew when its token grew too old."""
 MAX_LIST_ITEMS = 50_000
 """A list without end would take all memory, and no call of it too long."""
-MAX_ANSWER_BYTES = 64 * 1024**2
+MAX_ANSWER_BYTES = 8 * 1024**2
+"""Four lists of a site are read side by side, and the operator has half a GiB."""
+MAX_REFUSAL_BYTES = 1024**2
 Query = Sequence[tuple[str, str]]
 _SETTLE_SECONDS = 0.02
 """The event loop closes sockets of calls that were cancelled while they connected a few turns later."""
@@ -159,8 +162,8 @@ class KubeClient:
                     raise await self._refused(response)
                 began = True
                 self._answered()
-                async for line in _lines(response, self._credentials.server):
-                    yield _event(line)
+                async for line in lines(response, self._credentials.server):
+                    yield event(line)
         except SiteError as error:
             if began and type(error) is SiteUnreachable:
                 return
@@ -182,7 +185,7 @@ class KubeClient:
         async with self._open(method, path, query, body, content_type, accept, timeout) as response:
             if not 200 <= response.status < 300:
                 raise await self._refused(response)
-            answer = _decoded(await _content(response))
+            answer = decoded(await content(response, MAX_ANSWER_BYTES))
         self._answered()
         if answer is None:
             raise SiteServerError(f"{self._credentials.server}: the answer is not a JSON object")
@@ -207,10 +210,10 @@ class KubeClient:
             raise from_transport(error, self._credentials.server) from error
         finally:
             if response is not None:
-                _drop(response)
+                drop(response)
 
     async def _refused(self, response: aiohttp.ClientResponse) -> SiteError:
-        status = _decoded(await _content(response)) or {}
+        status = decoded(await content(response, MAX_REFUSAL_BYTES)) or {}
         self._answered()
         if self._credentials.token and self._credentials.token in str(status.get("message")):
             status["message"] = "(the server's message held our token)"
@@ -244,53 +247,3 @@ class KubeClient:
                 self._breaker.failed(error)
             except SiteError:
                 self._answered()
-
-
-def _drop(response: aiohttp.ClientResponse) -> None:
-    """Give the connection back; one that is in mid-answer goes at once, as its peer may never answer a goodbye."""
-    if response.connection is not None and response.connection.transport is not None:
-        response.connection.transport.abort()
-    response.close()
-
-
-async def _content(response: aiohttp.ClientResponse) -> bytes:
-    found = bytearray()
-    async for chunk in response.content.iter_any():
-        found += chunk
-        if len(found) > MAX_ANSWER_BYTES:
-            raise SiteServerError(f"an answer of more than {MAX_ANSWER_BYTES // 1024**2} MiB")
-    return bytes(found)
-
-
-async def _lines(response: aiohttp.ClientResponse, server: str) -> AsyncIterator[bytes]:
-    """Whole lines; half of one at the end is not told."""
-    while True:
-        try:
-            line = await response.content.readline()
-        except (ValueError, HttpProcessingError) as error:
-            raise SiteServerError(f"{server}: a line of a watch is too long") from error
-        if not line.endswith(b"\n"):
-            return
-        yield line
-
-
-def _event(line: bytes) -> Manifest:
-    event = _decoded(line) or {}
-    found, kind = event.get("object"), event.get("type")
-    if not isinstance(found, dict):
-        raise SiteServerError("a line of a watch is not an event")
-    if kind == "ERROR":
-        code = found.get("code")
-        raise from_status(code if isinstance(code, int) else 500, found, {})
-    metadata = found.get("metadata")
-    if not isinstance(metadata, dict) or (kind != "BOOKMARK" and not isinstance(metadata.get("name"), str)):
-        raise SiteServerError("a line of a watch is about no object")
-    return event
-
-
-def _decoded(content: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
