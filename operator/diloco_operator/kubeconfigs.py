@@ -4,6 +4,7 @@ A Secret is used only when it carries our label, so that a job cannot make the o
 """
 
 import base64
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,31 +31,43 @@ class Kubeconfig:
     """(UID of the Secret, digest of its kubeconfig): connections are shared by it."""
 
 
+@dataclass
+class _Known:
+    found: Kubeconfig
+    read_at: float
+    asked_at: float
+
+
 class Kubeconfigs:
     """All kubeconfig Secrets of the hub."""
 
     def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._now = now
-        self._known: dict[tuple[str, str], tuple[Kubeconfig, float]] = {}
+        self._known: dict[tuple[str, str], _Known] = {}
+        """By namespace and name, those that somebody still asks for."""
 
     def forget(self, namespace: str = "", name: str = "") -> None:
         """It may have changed; all may have, when none is named."""
-        if name:
-            self._known.pop((namespace, name), None)
-        else:
-            self._known.clear()
+        for key, known in self._known.items():
+            if not name or key == (namespace, name):
+                known.read_at = -math.inf
 
     async def read(self, namespace: str, name: str) -> Kubeconfig:
         """ApiError when the hub cannot be asked."""
-        known = self._known.get((namespace, name))
-        if known is not None and self._now() - known[1] < KEEP_SECONDS:
-            return known[0]
-        found = await self._load(namespace, name)
-        self._known[namespace, name] = (found, self._now())
+        now, key = self._now(), (namespace, name)
+        for unused in [each for each, known in self._known.items() if now - known.asked_at >= KEEP_SECONDS]:
+            del self._known[unused]
+        known = self._known.get(key)
+        if known is not None and now - known.read_at < KEEP_SECONDS:
+            known.asked_at = now
+            return known.found
+        found = await self._load(namespace, name, known.found if known is not None else Kubeconfig())
+        self._known[key] = _Known(found, self._now(), self._now())
         return found
 
-    async def _load(self, namespace: str, name: str) -> Kubeconfig:
+    async def _load(self, namespace: str, name: str, before: Kubeconfig) -> Kubeconfig:
+        """`before` itself where the content is the same: parsing costs more than asking."""
         try:
             secret = await find(self._api, core_path(namespace, "secrets", name))
         except ApiError as error:
@@ -69,11 +82,14 @@ class Kubeconfigs:
         if encoded is None:
             return _invalid(f"Secret {name}: has no key {KEY_KUBECONFIG}")
         text = base64.b64decode(encoded)
+        identity = (secret["metadata"]["uid"], sha256(text).hexdigest())
+        if identity == before.identity:
+            return before
         try:
             credentials = parse_kubeconfig(text)
         except KubeconfigRefused as error:
             return _invalid(f"Secret {name}: {error}")
-        return Kubeconfig(credentials=credentials, identity=(secret["metadata"]["uid"], sha256(text).hexdigest()))
+        return Kubeconfig(credentials=credentials, identity=identity)
 
 
 def _invalid(message: str) -> Kubeconfig:

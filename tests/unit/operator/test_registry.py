@@ -110,6 +110,18 @@ async def test_a_secret_nobody_told_of_is_looked_at_again_after_a_while(scene: S
     assert (await scene.look(job("a")))["a"].site is not before
 
 
+async def test_a_secret_that_is_read_again_is_not_parsed_again_and_one_nobody_uses_is_forgotten(scene: Scene) -> None:
+    first = await scene.kubeconfigs.read("default", "a")
+    scene.kubeconfigs.forget()
+    requests = len(scene.api.requests)
+    again = await scene.kubeconfigs.read("default", "a")
+    assert (again.credentials is first.credentials, len(scene.api.requests)) == (True, requests + 1)
+    scene.seconds += KEEP_SECONDS
+    await scene.kubeconfigs.read("default", "b")
+    other = await scene.kubeconfigs.read("default", "a")
+    assert (other.credentials is first.credentials, other.credentials == first.credentials) == (False, True)
+
+
 async def test_what_is_wrong_with_one_secret_concerns_its_site_alone(scene: Scene) -> None:
     scene.secret("unlabelled", kubeconfig("https://c.example:6443"), {})
     scene.secret("hostile", kubeconfig("https://d.example:6443").replace("token", "tokenFile"))
