@@ -52,8 +52,12 @@ class AlreadyThere(SiteError):
 
 
 def from_status(code: int, status: Mapping[str, Any], headers: Mapping[str, str]) -> SiteError:
-    """The error an answer other than 2xx means. `status` is the answer's Status object, empty if it had none."""
-    message = str(status.get("message") or f"HTTP status {code} without an explanation")[:MAX_MESSAGE]
+    """The error an answer other than 2xx means. `status` is the answer's Status object, empty if it had none.
+
+    Its text becomes one line, so that no server can write lines of its own into our log.
+    """
+    told = " ".join(str(status.get("message") or "")[: 4 * MAX_MESSAGE].split())[:MAX_MESSAGE]
+    message = told or f"HTTP status {code} without an explanation"
     if code in (429, 503) and (code == 429 or "Retry-After" in headers):
         return SiteBusy(message, retry_after=_retry_after(headers))
     if code == 401:

@@ -17,9 +17,9 @@ from diloco_api.tokens import make_token
 from diloco_trainer.wire.client import SynchronizerClient
 from diloco_trainer.wire.errors import CertificateRefused, SynchronizerUnavailable, Unauthenticated
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
-from diloco_trainer.wire.reach import Reachability
+from diloco_trainer.wire.reach import Reachability, probe
 from diloco_trainer.wire.server import RunningServer, serve
-from diloco_trainer.wire.tls import ClientTls, Credentials
+from diloco_trainer.wire.tls import ClientTls, Credentials, Material
 from fakes import certificates
 from fakes.certificates import OTHER_ROOT
 from fakes.synchronizer_backend import JOB, KEY, FakeBackend, header, join_request, payload_of
@@ -239,6 +239,23 @@ async def test_a_learner_never_admitted_gives_up_and_names_the_certificate(
     assert shown.format(job=JOB) in words
     assert "sha256 fingerprint " in words
     assert not backend.calls
+
+
+class Unreadable(Credentials):
+    """What OpenSSL takes for a certificate, and nobody else does."""
+
+    def read(self) -> Material:
+        return Material(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", b"", b"")
+
+
+async def test_a_refused_certificate_that_cannot_be_shown_is_told_as_that(backend: FakeBackend, tmp_path: Path) -> None:
+    foreign = certificates.learner(tmp_path / "l", root=OTHER_ROOT)
+    tls = ClientTls(Unreadable(foreign.own.folder), foreign.server_name)
+    async with served(backend, certificates.server(tmp_path / "s")) as server:
+        finding = await asyncio.to_thread(probe, f"127.0.0.1:{server.port}", tls)
+    assert finding is not None
+    assert "refuses this Learner's certificate" in str(finding)
+    assert "its own certificate cannot be read: " in str(finding)
 
 
 async def test_one_address_that_leads_elsewhere_does_not_end_a_learner(backend: FakeBackend, tmp_path: Path) -> None:

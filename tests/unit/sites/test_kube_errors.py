@@ -65,6 +65,14 @@ def test_a_site_says_how_long_it_wants_to_be_left_alone(code: int, header: str, 
     assert error.retry_after == seconds
 
 
+def test_a_message_is_one_line() -> None:
+    told = "no\n2026-11-30 ERROR diloco_operator: all jobs are lost\r\n\tnever"
+    assert str(from_status(400, {"message": told}, {})) == (
+        "no 2026-11-30 ERROR diloco_operator: all jobs are lost never"
+    )
+    assert str(from_status(400, {"message": "\n"}, {})) == "HTTP status 400 without an explanation"
+
+
 def test_a_message_is_cut() -> None:
     assert len(str(from_status(400, {"message": "x" * 100_000}, {}))) == 1024
 

@@ -132,8 +132,8 @@ def _handshake(connection: socket.socket, address: str, tls: ClientTls) -> Findi
         return Finding(Failure.TLS, f"{address}: the handshake came to no end: {error.strerror or error}")
     try:
         own = _described(x509.load_pem_x509_certificate(tls.own.read().certificate))
-    except OSError as error:
-        own = str(error)
+    except (OSError, ValueError) as error:
+        own = f"its own certificate cannot be read: {error}"
     advice = "it has ended, or its Secret is not of this job"
     refused = f"{address}: the Synchronizer refuses this Learner's certificate: {advice}; {own}"
     return Finding(Failure.TLS, refused, unfit=True)
