@@ -21,7 +21,5 @@ NEEDED = (
     Needed("", "configmaps", _KEPT),
     Needed("", "secrets", _KEPT),
     Needed("networking.k8s.io", "networkpolicies", _KEPT),
-    Needed("", "events", ("list",)),
-    Needed("", "resourcequotas", ("list",)),
     Needed("", "pods/log", ("get",), optional_for="diloco logs"),
 )

@@ -102,15 +102,10 @@ IN_A_NAMESPACE = {
     ("diloco.dev", "dilocojobs/status", "", "patch"),
     ("diloco.dev", "dilocojobs/finalizers", "", "update"),
     *((group, resource, "", verb) for group, resource in CHILDREN for verb in ALL),
-    ("", "resourcequotas", "", "list"),
     ("", "events", "", "create"),
     ("", "events", "", "patch"),
 }
-FOR_THE_CLUSTER = {
-    (group, resource, "", verb)
-    for group, resource in (("apiextensions.k8s.io", "customresourcedefinitions"), ("", "namespaces"))
-    for verb in ("list", "watch")
-}
+FOR_THE_CLUSTER = {("apiextensions.k8s.io", "customresourcedefinitions", "", "list")}
 INSTALLATION = {
     ("coordination.k8s.io", "leases", "", "create"),
     ("coordination.k8s.io", "leases", LEASE_NAME, "get"),

@@ -28,8 +28,6 @@ IN_THE_NAMESPACE = {
         for group, resource in (("", "configmaps"), ("", "secrets"), ("networking.k8s.io", "networkpolicies"))
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
-    ("", "events", "", "list"),
-    ("", "resourcequotas", "", "list"),
 }
 LOGS = {("", "pods/log", "", "get")}
 IDENTITY = {("", "namespaces", "kube-system", "get")}

@@ -70,9 +70,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
-  resources: [resourcequotas]
-  verbs: [list]
-- apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
 {{- end -}}
