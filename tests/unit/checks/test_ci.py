@@ -17,8 +17,12 @@ def test_the_script_runs_without_a_home_folder(tmp_path: Path) -> None:
     answer = subprocess.run(["bash", ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     steps = [line for line in answer.stdout.splitlines() if not line.startswith("---")]
-    made = [f"make --no-print-directory {target}" for target in ("setup", "verify", "test")]
-    assert steps == ["mkdir -p /tmp/.cache/diloco-ci", *made]
+    made = [f"make --no-print-directory {target}" for target in ("setup", "verify", "test", "test-chart")]
+    assert steps[:-1] == ["mkdir -p /tmp/.cache/diloco-ci", *made]
+    clusters, _, chosen = steps[-1].partition(" CLUSTER_TESTS=")
+    assert clusters == "make --no-print-directory test-clusters"
+    assert chosen
+    assert all((ROOT / path).is_file() for path in chosen.split())
 
 
 def test_the_files_of_another_users_checkout_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
