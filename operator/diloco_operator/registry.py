@@ -126,7 +126,6 @@ class JobSites:
         refs = site_refs(job)
         entries = list(await asyncio.gather(*(self._entry(job, ref) for ref in refs)))
         named = {ref.name for ref in refs}
-        self._left -= named
         known = named | self._left | self._used.keys()
         for row in job.status.sites:
             if row.secret_name and row.name not in known:
