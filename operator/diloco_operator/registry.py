@@ -126,16 +126,18 @@ class JobSites:
         refs = site_refs(job)
         entries = list(await asyncio.gather(*(self._entry(job, ref) for ref in refs)))
         named = {ref.name for ref in refs}
+        present = {id(entry.site) for entry in entries if entry.site}  # under another name it is no other site
         known = named | self._left | self._used.keys()
         for row in job.status.sites:
             if row.secret_name and row.name not in known:
                 entry = await self._entry(job, SiteRef(row.name, row.secret_name, row.namespace))
-                entries.append(replace(entry, leaving=True))
+                if id(entry.site) not in present:
+                    entries.append(replace(entry, leaving=True))
                 named.add(row.name)
         entries += [
             SiteEntry(name, live.site, identify=live.identify, leaving=True)
             for name, live in self._used.items()
-            if name not in named
+            if name not in named and id(live.site) not in present
         ]
         return entries
 

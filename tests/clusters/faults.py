@@ -7,6 +7,7 @@ they do when a route is lost. A process in `wan` itself still reaches every site
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -69,7 +70,8 @@ def kill_container(site: SiteLayout, pod: Object) -> None:
     """SIGKILL the processes of the pod's first container, as the kernel does where memory runs out."""
     container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
     for process in cgroups.processes_of_folder(site.cgroup, container):
-        os.kill(process, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # they go with the first of them
+            os.kill(process, signal.SIGKILL)
 
 
 def rules(layout: Layout, cuts: set[tuple[str, str]]) -> str:

@@ -170,6 +170,18 @@ async def test_an_operator_that_started_since_knows_of_a_site_the_job_no_longer_
     assert (await scene.look(left))["b"].leaving, "it was named again, and may hold something again"
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same operator", "restarted operator"])
+async def test_a_site_under_another_name_is_not_leaving(scene: Scene, restarted: bool) -> None:
+    if not restarted:
+        await scene.look(job("a"))
+    renamed = job("a")
+    sites = [site.model_copy(update={"name": "new"}) if site.name == "a" else site for site in renamed.spec.sites]
+    renamed = renamed.model_copy(update={"spec": renamed.spec.model_copy(update={"sites": sites})})
+    row = {"name": "a", "secretName": "a", "namespace": renamed.metadata.namespace}
+    found = await scene.look(with_rows(renamed, row))
+    assert list(found) == ["hub", "new"]
+
+
 async def test_a_site_the_job_no_longer_names_and_whose_secret_is_gone_is_told_not_forgotten(scene: Scene) -> None:
     entry = (await scene.look(with_rows(job(), {"name": "b", "secretName": "gone", "namespace": "far"})))["b"]
     assert (entry.site, entry.leaving, entry.problem.reason) == (None, True, "SecretMissing")
