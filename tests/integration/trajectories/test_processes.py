@@ -21,7 +21,7 @@ from reference.processes import Job
 from reference.replay import replay
 from reference.task_inner import TaskInner, fixed_work
 
-STEPS = 240
+STEPS = 600  # tapes are written with heartbeats: there must be work left when the first ones can be read
 
 
 def assert_final_state(job, newest):
