@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from diloco_operator.api import Api, ApiError, Document, find
@@ -84,12 +84,12 @@ class Lease:
         except ApiError as error:
             log.info("the lease could not be given back: %s", error)
 
-    async def _try(self, attempt: Callable[[], object], within_seconds: float = math.inf) -> bool:
+    async def _try(self, attempt: Callable[[], Awaitable[bool]], within_seconds: float = math.inf) -> bool:
         """One attempt, bounded, as a hanging request must not outlast the lease."""
         begun = self._now()
         try:
             async with asyncio.timeout(max(0.0, min(within_seconds, self._duration / 3))):
-                taken = await attempt()  # type: ignore[misc]
+                taken = await attempt()
         except (ApiError, TimeoutError) as error:
             log.warning("lease: %s", error or "the API server does not answer in time")
             return False

@@ -177,18 +177,17 @@ class SiteLink:
 
     def _seen(self, listed: list[Manifest]) -> SiteView:
         pods, objects = split_objects(listed, self._now())
-        return self._view(pods=pods, objects=objects, cluster_uid=self._cluster_uid)
+        return replace(self._empty_view(), pods=pods, objects=objects, cluster_uid=self._cluster_uid)
 
     def _blind(self, reason: str, message: str) -> SiteView:
-        return self._view(unreachable=reason, message=message)
+        return replace(self._empty_view(), unreachable=reason, message=message)
 
-    def _view(self, **fields: object) -> SiteView:
+    def _empty_view(self) -> SiteView:
         return SiteView(
             self._entry.name,
             last_contact=self._last_contact,
             refusals=self._refusals,
             object_refusals=self._object_refusals,
-            **fields,  # type: ignore[arg-type]
         )
 
     async def apply(self, actions: Sequence[SiteAction]) -> None:

@@ -37,8 +37,8 @@ debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates boo
 # debootstrap copies the host's names, and leaves what only an installer needs.
 rm -rf "$root/etc/hostname" "$root/etc/resolv.conf" "$root/etc/machine-id" "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* \
     "$root"/var/log/* "$root"/usr/share/doc/* "$root"/usr/share/man/* "$root"/usr/share/locale/*
-# Whatever mirror this was, an image says Debian's.
-echo "deb http://deb.debian.org/debian bookworm main" >"$root/etc/apt/sources.list"
+# The image names no mirror: whoever adds packages to it knows one.
+: >"$root/etc/apt/sources.list"
 
 container="$(buildah from scratch)"
 tar -C "$root" --one-file-system -cf "$work/root.tar" .

@@ -7,6 +7,7 @@ written, nor, on clusters, before the finalizer is seen.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from diloco_api import names
 from diloco_api.progress import Phase
@@ -185,9 +186,9 @@ def _ended(draft: Draft, ending: Ending) -> Plan:
     status = draft.status
     if conditions_of.is_final(ending.conditions):
         final = next(c for c in ending.conditions if c.type in ("Complete", "Failed") and c.status == "True")
-        kind = "Normal" if final.type == "Complete" else "Warning"
+        kind: Literal["Normal", "Warning"] = "Normal" if final.type == "Complete" else "Warning"
         text = f"the job is {final.type}" + (f": {final.message}" if final.message else "")
-        draft = draft.told(Event(kind, final.reason, text))  # type: ignore[arg-type]
+        draft = draft.told(Event(kind, final.reason, text))
         status = status.model_copy(update={"completion_time": to_text(draft.now)})
     stopped = was_final and draft.observed.stop is not Stop.NO and not conditions_of.is_final(ending.conditions)
     done = stopped and is_clean(draft.observed.sites) and not draft.actions

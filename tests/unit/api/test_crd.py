@@ -12,7 +12,7 @@ import yaml
 from builders import manifest
 from diloco_api import crd, rules
 from diloco_api.accept import resolve_job
-from diloco_api.status import JobStatus
+from diloco_api.status import JobStatus, LearnerStatus, SiteStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from fakes.admission import admit, check, with_defaults
 
@@ -150,6 +150,42 @@ def test_an_unknown_or_missing_field_is_refused() -> None:
     assert admit(SCHEMA, manifest({"algorithm.syncEvry": 3}))
 
 
+def site_row(time: str) -> dict[str, Any]:
+    return {
+        "name": "local",
+        "secretName": "local-kubeconfig",
+        "namespace": "training",
+        "conditions": [{"type": "Reachable", "status": "True", "reason": "Connected", "lastTransitionTime": time}],
+        "lastContactTime": time,
+        "clusterUID": "6b1c",
+        "desired": 3,
+        "ready": 2,
+        "failed": 1,
+        "reason": "NoQuota",
+        "notBefore": time,
+        "fullPools": ["a100"],
+    }
+
+
+def learner_row(time: str) -> dict[str, Any]:
+    return {
+        "index": 0,
+        "site": "local",
+        "pool": "a100",
+        "incarnation": 2,
+        "podName": "toy-0a1b2c3d-0-2",
+        "state": "BackOff",
+        "reason": "AppError",
+        "reasonSince": time,
+        "restarts": 1,
+        "restartsCounted": 1,
+        "failures": 1,
+        "runningSince": time,
+        "notBefore": time,
+        "message": "exit code 1",
+    }
+
+
 def full_status() -> dict[str, Any]:
     time = "2026-01-01T00:00:00Z"
     resolved = resolve_job(DiLoCoJob.model_validate(manifest()))
@@ -171,39 +207,9 @@ def full_status() -> dict[str, Any]:
         "lastProgressTime": time,
         "executionAttempt": 1,
         "learners": {"desired": 3, "ready": 2, "active": 3, "failed": 0, "summary": "2/3"},
-        "sites": [
-            {
-                "name": "local",
-                "conditions": [
-                    {"type": "Reachable", "status": "True", "reason": "Connected", "lastTransitionTime": time}
-                ],
-                "lastContactTime": time,
-                "clusterUID": "6b1c",
-                "desired": 3,
-                "ready": 2,
-                "failed": 1,
-                "reason": "",
-                "notBefore": time,
-                "fullPools": ["a100"],
-            }
-        ],
+        "sites": [site_row(time)],
         "siteSummary": "1/1",
-        "learnerStatuses": [
-            {
-                "index": 0,
-                "site": "local",
-                "pool": "a100",
-                "incarnation": 2,
-                "podName": "toy-0a1b2c3d-0-2",
-                "state": "BackOff",
-                "reason": "AppError",
-                "reasonSince": time,
-                "restarts": 1,
-                "restartsCounted": 1,
-                "notBefore": time,
-                "message": "exit code 1",
-            }
-        ],
+        "learnerStatuses": [learner_row(time)],
         "progress": {"percent": 40, "tokens": 5, "outerSteps": 7, "outerRounds": 2, "lastUpdatedTime": time},
         "resolved": {
             "policy": resolved.policy.model_dump(mode="json", by_alias=True),
@@ -228,6 +234,8 @@ def test_the_schema_knows_every_status_field_that_is_written() -> None:
     open_schema = copy.deepcopy(SCHEMA)
     open_schema["properties"]["status"]["properties"]["resolved"]["properties"]["policy"] = {"type": "object"}
 
+    assert set(site_row("")) == {info.alias for info in SiteStatus.model_fields.values()}
+    assert set(learner_row("")) == {info.alias for info in LearnerStatus.model_fields.values()}
     assert policy["x-kubernetes-preserve-unknown-fields"] is True
     assert admit(open_schema, document) == []
     assert JobStatus.model_validate(document["status"]) == status
