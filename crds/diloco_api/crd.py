@@ -6,7 +6,6 @@ else API servers refuse CEL rules for their cost. A field that is immutable is r
 sees both its old and its new value whatever is edited.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from diloco_api import names, rules
+from diloco_api.generated import write_or_check
 from diloco_api.v1alpha1 import DiLoCoJob
 
 CRD_PATH = Path(__file__).resolve().parents[1] / "dilocojobs.diloco.dev.yaml"
@@ -200,21 +200,16 @@ def _check(path: str, node: Schema) -> None:
             assert present, f"{path}.{name}: immutable, but can be added and removed"
 
 
-def main(arguments: Sequence[str] | None = None, path: Path = CRD_PATH) -> int:
-    parser = argparse.ArgumentParser(description="Generate the CRD of DiLoCoJob.")
-    parser.add_argument("--check", action="store_true", help="only say whether the file is current")
-    check = parser.parse_args(arguments).check
+def crd_text() -> str:
+    """The file's content; AssertionError when it would be too large for an API server."""
     crd = build_crd()
     size = len(json.dumps(crd, separators=(",", ":")).encode())
     assert size < MAX_CRD_BYTES, f"the CRD has {size} bytes, more than {MAX_CRD_BYTES}"
-    text = to_yaml(crd)
-    current = path.exists() and path.read_text(encoding="utf-8") == text
-    if check and not current:
-        print(f"error: {path.name} is not what the models say; run `make manifests`", file=sys.stderr)
-        return 1
-    if not current:
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return to_yaml(crd)
+
+
+def main(arguments: Sequence[str] | None = None, path: Path = CRD_PATH) -> int:
+    return write_or_check("the CRD of DiLoCoJob", path, crd_text, arguments)
 
 
 if __name__ == "__main__":

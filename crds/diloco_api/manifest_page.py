@@ -3,7 +3,6 @@
 `python -m diloco_api.manifest_page [--check]`. What a field means is said at the field and nowhere else.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco_api.crd import build_schema, walk
+from diloco_api.generated import write_or_check
 from diloco_api.sync_policy import PRESETS
 
 PAGE_PATH = Path(__file__).parents[2] / "docs" / "manifest.md"
@@ -101,17 +101,7 @@ def _text(node: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE_PATH) -> int:
-    parser = argparse.ArgumentParser(description="Generate the page about the manifest.")
-    parser.add_argument("--check", action="store_true", help="only say whether the page is current")
-    check = parser.parse_args(arguments).check
-    text = build_page()
-    current = path.exists() and path.read_text(encoding="utf-8") == text
-    if check and not current:
-        print(f"error: {path.name} is not what the models say; run `make manifests`", file=sys.stderr)
-        return 1
-    if not current:
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check("the page about the manifest", path, build_page, arguments)
 
 
 if __name__ == "__main__":
