@@ -73,3 +73,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   resources: [events]
   verbs: [create, patch]
 {{- end -}}
+
+{{- /* "true" where an object of the Prometheus operator shall be rendered, by monitoring.renderMode; called with
+(dict "enabled" BOOLEAN "kind" "ServiceMonitor" "root" $). */ -}}
+{{- define "diloco.monitoring.render" -}}
+{{- if .enabled -}}
+{{- $mode := .root.Values.monitoring.renderMode -}}
+{{- $api := printf "monitoring.coreos.com/v1/%s" .kind -}}
+{{- if or (eq $mode "alwaysRender") (.root.Capabilities.APIVersions.Has $api) -}}
+true
+{{- else if eq $mode "failIfMissing" -}}
+{{- fail (printf "monitoring.renderMode is failIfMissing and this cluster has no %s: install the Prometheus operator's CustomResourceDefinitions first, or tell helm that they are there with --api-versions %s" $api $api) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
