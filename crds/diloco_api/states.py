@@ -30,6 +30,27 @@ class LearnerPhase(StrEnum):
     SUCCEEDED = "Succeeded"
 
 
+class GoodputState(StrEnum):
+    """What a second of a wanted Learner went into; exactly one at a time. See docs/goodput.md.
+
+    The first seven are what a Learner counts of itself, the others what only the operator sees.
+    """
+
+    TRAINING = "training"
+    SYNC_WAIT = "sync_wait"  # blocked on the Synchronizer
+    DATA_WAIT = "data_wait"
+    CHECKPOINT = "checkpoint"  # the blocking part of saving its own state
+    RESTORE = "restore"
+    INIT = "init"  # from its container's start to its first step
+    DRAIN = "drain"  # no work left, waiting for the closing round
+    PENDING = "pending"  # no pod yet, or one without a node or a running container
+    QUEUED = "queued"  # its pod is held back by a scheduling gate
+    LOST = "lost"  # dead and not replaced
+    STALLED = "stalled"  # its process stands still, or nothing is heard of it though its pod runs
+    SITE_UNREACHABLE = "site_unreachable"  # neither its site nor itself is heard
+    EXCLUDED = "excluded"  # stopped or suspended by the user: in no denominator
+
+
 class ConditionType(StrEnum):
     """Of a job."""
 
