@@ -124,7 +124,8 @@ def _json_patched(target: Document, operations: list[Document]) -> Document:
             node = node[int(key)] if isinstance(node, list) else node[key]
         match operation["op"]:
             case "test":
-                if node.get(last) != operation["value"]:
+                held = node[int(last) : int(last) + 1] == [operation["value"]] if isinstance(node, list) else None
+                if held is False or (held is None and node.get(last) != operation["value"]):
                     raise ApiError(422, "Invalid", "the test failed")
             case "add" if isinstance(node, list):
                 node.append(operation["value"])
