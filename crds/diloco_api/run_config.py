@@ -1,7 +1,8 @@
 """The file every process of a job reads at start: the accepted job, resolved, and nothing that can change later.
 
-The operator writes it once into a ConfigMap (`run.json`); Learners and Synchronizer read the same text. Identity
-(index, incarnation, site) and secrets come beside it, see `diloco_api.names`.
+The operator writes it into a ConfigMap (`run.json`); Learners and Synchronizer read the same text. Identity (index,
+incarnation, site) and secrets come beside it, see `diloco_api.names`. An operator of another time may write it anew for
+images of the job's time: fields unknown to a reader are ignored, and a new field has a default.
 """
 
 from pathlib import Path
@@ -60,7 +61,7 @@ class RunConfig(BaseModel):
 def read_run_config(path: Path) -> RunConfig:
     """Parse `run.json`; raises SpecError naming file and field when it is not one of this version."""
     try:
-        return RunConfig.model_validate_json(path.read_text(encoding="utf-8"))
+        return RunConfig.model_validate_json(path.read_text(encoding="utf-8"), extra="ignore")
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:

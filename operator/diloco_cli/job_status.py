@@ -35,7 +35,7 @@ def read_job(hub: Cluster, namespace: str, name: str) -> Document:
 
 
 def status_of_job(job: Document) -> JobStatus:
-    return JobStatus.model_validate(job.get("status") or {})
+    return JobStatus.model_validate(job.get("status") or {}, extra="ignore")
 
 
 def draw_jobs(jobs: Sequence[Document], with_namespace: bool) -> RenderableType:

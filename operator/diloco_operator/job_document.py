@@ -1,6 +1,7 @@
 """From what an API server holds to a job; of a job that is being deleted, as much of it as removal needs.
 
 A site that cannot be read in the spec may still be known by its row in the status. One that is in neither is named.
+Fields of a newer CRD are ignored: an operator that has come back lets go of no job for one.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ _ROW_FIELDS = ("name", "clusterUID", "secretName", "namespace")
 def parse(found: Document) -> DiLoCoJob:
     """HubInvalid names the first field that cannot be read."""
     try:
-        return DiLoCoJob.model_validate(found)
+        return DiLoCoJob.model_validate(found, extra="ignore")
     except ValidationError as error:
         raise HubInvalid(first_problem(error)) from error
 
@@ -52,7 +53,7 @@ def _readable_sites(found: Document) -> tuple[list[Document], list[str]]:
     for number, site in enumerate(listed or []):
         try:
             reached = _parts(site, _SITE_FIELDS)
-            SiteSpec.model_validate(reached)
+            SiteSpec.model_validate(reached, extra="ignore")
         except (ValidationError, TypeError):
             name = site.get("name") if isinstance(site, dict) else None
             unreadable.append(str(name or f"number {number}")[:63])
@@ -64,7 +65,7 @@ def _readable_sites(found: Document) -> tuple[list[Document], list[str]]:
 def _readable_status(status: Any) -> JobStatus:
     """All of it, or else of its sites how they are reached."""
     try:
-        return JobStatus.model_validate(status or {})
+        return JobStatus.model_validate(status or {}, extra="ignore")
     except ValidationError:
         rows = status.get("sites") if isinstance(status, dict) else None
         return JobStatus(sites=list(_readable_rows(rows if isinstance(rows, list) else [])))
@@ -73,7 +74,7 @@ def _readable_status(status: Any) -> JobStatus:
 def _readable_rows(rows: list[Any]) -> Iterator[SiteStatus]:
     for row in rows:
         try:
-            yield SiteStatus.model_validate(_parts(row, _ROW_FIELDS))
+            yield SiteStatus.model_validate(_parts(row, _ROW_FIELDS), extra="ignore")
         except (ValidationError, TypeError):
             continue
 

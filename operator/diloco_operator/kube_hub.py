@@ -30,6 +30,7 @@ KEY_FIELD = "key"
 BELIEVED_SECONDS = 4.0
 """Less than the time between two looks that nothing asked for."""
 _KEY_BYTES = 32
+_ROW_KEYS = ("index", "type", "name")
 
 
 class KubeHub:
@@ -153,7 +154,7 @@ class KubeHub:
     async def _tell_invalid(self, problem: str) -> None:
         metadata = self._raw["metadata"]
         try:
-            status = JobStatus.model_validate(self._raw.get("status", {}))
+            status = JobStatus.model_validate(self._raw.get("status", {}), extra="ignore")
         except ValidationError:
             status = JobStatus()
         conditions = with_condition(
@@ -217,18 +218,44 @@ class KubeHub:
 
 
 def merge_patch(stored: Document, before: Document, wanted: Document) -> Document:
-    """RFC 7386: from what the server holds to what is wanted; what was ours before and is gone becomes null."""
+    """RFC 7386: from what the server holds to what is wanted; what was ours before and is gone becomes null.
+
+    Such a patch replaces lists: their rows take along what a newer operator has written into them.
+    """
     patch: Document = {name: None for name in before if name not in wanted and name in stored}
     for name, value in wanted.items():
-        held = stored.get(name)
+        held, known = stored.get(name), before.get(name)
         if isinstance(value, dict) and isinstance(held, dict):
-            known = before.get(name)
             inner = merge_patch(held, known if isinstance(known, dict) else {}, value)
             if inner:
                 patch[name] = inner
-        elif held != value or name not in stored:
-            patch[name] = value
+        else:
+            whole = _with_unknown(held, known, value)
+            if name not in stored or held != whole:
+                patch[name] = whole
     return patch
+
+
+def _with_unknown(held: Any, before: Any, wanted: Any) -> Any:
+    """`wanted`, and of what the server holds what is not known here: it was not in `before`, as we had read that."""
+    if isinstance(wanted, dict) and isinstance(held, dict) and isinstance(before, dict):
+        unknown = {name: value for name, value in held.items() if name not in before and name not in wanted}
+        return unknown | {
+            name: _with_unknown(held.get(name), before.get(name), value) for name, value in wanted.items()
+        }
+    if isinstance(wanted, list) and isinstance(held, list) and isinstance(before, list):
+        rows, known = _by_key(held), _by_key(before)
+        return [_with_unknown(rows.get(_key(row)), known.get(_key(row)), row) for row in wanted]
+    return wanted
+
+
+def _by_key(rows: list[Any]) -> dict[object, Any]:
+    return {key: row for row in rows if (key := _key(row)) is not None}
+
+
+def _key(row: Any) -> object:
+    """Which row of a list it is: see the CRD's list-map keys."""
+    return next((row[name] for name in _ROW_KEYS if name in row), None) if isinstance(row, dict) else None
 
 
 def missing(wanted: Any, held: Any, path: str = "status") -> Iterator[str]:

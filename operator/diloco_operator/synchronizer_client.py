@@ -74,7 +74,7 @@ class SynchronizerClient:
             raise SynchronizerSilent("Timeout", "it did not answer in time a moment ago")
         text = await self._call("GET", "progress", endpoint, key, job_uid)
         try:
-            progress = Progress.model_validate_json(text)
+            progress = Progress.model_validate_json(text, extra="ignore")  # it may be newer than this operator
         except ValidationError as error:
             raise SynchronizerSilent(
                 "BadAnswer", f"its progress cannot be read: {error.error_count()} errors"

@@ -10,7 +10,7 @@ from diloco_api.errors import spec_error
 from diloco_api.states import Reason
 from diloco_api.status import ImagesStatus, PortsStatus, ResolvedStatus
 from diloco_api.v1alpha1 import DiLoCoJob, LearnersSpec
-from diloco_operator.planning.manifests.common import TEMPLATE_VERSION
+from diloco_operator.planning.manifests.versions import TEMPLATE_VERSION
 from diloco_operator.planning.propagation import propagated_keys
 from diloco_operator.planning.sites import site_refs
 from diloco_operator.planning.types import Observed

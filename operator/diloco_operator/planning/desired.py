@@ -1,7 +1,7 @@
 """The objects and pods a running job should have, at which site, and the actions that bring that about."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from diloco_api import names
 from diloco_api.sites import NodePoolSpec
@@ -15,9 +15,10 @@ from diloco_operator.planning.credentials import Credentials
 from diloco_operator.planning.manifests import synchronizer as of_synchronizer
 from diloco_operator.planning.manifests.common import Home
 from diloco_operator.planning.manifests.config import address_map, run_config, run_config_map
-from diloco_operator.planning.manifests.learner import LearnerKit, learner_pod, learner_secret
+from diloco_operator.planning.manifests.learner import LearnerKit, learner_secret
 from diloco_operator.planning.manifests.mirrors import mirror_names, mirrors
 from diloco_operator.planning.manifests.protection import disruption_budget, learners_policy, synchronizer_policy
+from diloco_operator.planning.manifests.versions import TEMPLATES, PodTemplates, templates_of
 from diloco_operator.planning.rows import ACTIVE
 from diloco_operator.planning.sites import SiteRef
 from diloco_operator.planning.types import Action, CreatePod, Manifest, ObjectKey, Observed, OperatorPolicy, SiteView
@@ -35,6 +36,13 @@ class Wanted:
     rows: Mapping[int, LearnerStatus]
     attempt: int
     now: float
+    templates: Mapping[int, PodTemplates] = field(default_factory=lambda: TEMPLATES)
+    """By version; all that this operator knows."""
+
+    @property
+    def pods(self) -> PodTemplates:
+        """How the job's pods are written down: as when it was accepted."""
+        return templates_of(self.resolved.template_version, self.templates)
 
     @property
     def resolved(self) -> ResolvedStatus:
@@ -97,7 +105,7 @@ def _pod(wanted: Wanted, ref: SiteRef, row: LearnerStatus) -> Manifest:
     home, policy = wanted.home(ref), wanted.policy
     port = policy.ports.learner_metrics
     kit = LearnerKit(home, wanted.attempt, wanted.image, policy.timeouts, port, mirror_names(home))
-    return learner_pod(kit, row, _pool(ref, row) if policy.tls else None)
+    return wanted.pods.learner(kit, row, _pool(ref, row) if policy.tls else None)
 
 
 def _pool(ref: SiteRef, row: LearnerStatus) -> NodePoolSpec:
@@ -149,7 +157,7 @@ def _synchronizer(wanted: Wanted, ref: SiteRef) -> list[Manifest]:
         exposed = exposure != "ClusterIP"
         spaces = policy.operator_namespace, policy.monitoring_namespace
         found.append(synchronizer_policy(home, ports, exposed, *spaces))
-    found.append(of_synchronizer.synchronizer_deployment(home, ports, ref.name, wanted.image, policy.timeouts))
+    found.append(wanted.pods.synchronizer(home, wanted.resolved, ref.name, wanted.image, policy.timeouts))
     return found
 
 

@@ -23,11 +23,16 @@ from fakes.synchronizer_backend import JOB, KEY
 from fakes.world import World
 
 
+class NewerProgress(Progress):
+    mood: str = "good"
+
+
 class FakeAdmin:
     drained = 0
+    kind = Progress
 
     async def progress(self) -> Progress:
-        return Progress(
+        return self.kind(
             job_uid=JOB, epoch=1, phase=Phase.RUNNING, served_seconds=1, uptime_seconds=1, budget_tokens=1, percent=1,
             outer_steps=1, outer_rounds=1, tokens={"trained": 1.0},
         )  # fmt: skip
@@ -62,6 +67,12 @@ async def test_progress_and_drain_go_over_https_by_the_jobs_name(tmp_path: Path)
         assert (await client.progress(endpoint(admin.port), KEY, JOB)).job_uid == JOB
         await client.drain(endpoint(admin.port), KEY, JOB)
     assert backend.drained == 1
+
+
+async def test_the_progress_of_a_newer_synchronizer_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    async with served(certificates.server(tmp_path)) as (admin, backend), SynchronizerClient() as client:
+        backend.kind = NewerProgress
+        assert (await client.progress(endpoint(admin.port), KEY, JOB)).outer_steps == 1
 
 
 async def test_a_renewed_certificate_is_served_without_a_restart(tmp_path: Path) -> None:

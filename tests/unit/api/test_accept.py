@@ -1,5 +1,6 @@
 """What acceptance works out: budgets in tokens, bounds, and the run config of the job's processes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,18 @@ def test_a_run_config_of_another_version_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SpecError, match="schema_version"):
         read_run_config(path)
+
+
+def test_a_run_config_of_a_newer_operator_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    accepted = job()
+    config = make_run_config(accepted, resolve_job(accepted), Ports())
+    document = config.model_dump(mode="json") | {"mood": "good"}
+    for section in ("policy", "train", "timeouts"):
+        document[section] = {**document[section], "tempo": 2}
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+    assert read_run_config(path) == config
 
 
 def test_nothing_in_a_run_config_can_be_changed() -> None:

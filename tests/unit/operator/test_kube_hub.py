@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
+from builders import job as build_job
 from builders import manifest
 from diloco_api import names
+from diloco_api.accept import Ports
 from diloco_api.status import Condition, JobStatus, LearnerStatus, ProgressStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import ApiError, JobRef
 from diloco_operator.hub import HubConflict, HubError, HubInvalid, HubOutdated
 from diloco_operator.kube_hub import BELIEVED_SECONDS, KubeHub
+from diloco_operator.planning.acceptance import resolve_status
 from fakes.kube_api import FakeApi
 
 DOCUMENT = manifest()
@@ -63,6 +66,37 @@ async def test_what_a_newer_operator_wrote_is_left_alone(scene: Scene) -> None:
     assert scene.stored["status"]["phase"] == "Degraded"
     assert scene.stored["status"]["forecast"] == {"a": 1}
     assert scene.stored["status"]["goodput"]["new"] == "1"
+
+
+async def test_what_a_newer_operator_wrote_into_rows_is_left_alone(scene: Scene) -> None:
+    job = await scene.hub.commit_status(await scene.job(), JobStatus(learner_statuses=[row(0), row(1, message="m")]))
+    newer = {**scene.stored, "status": {**scene.stored["status"]}}
+    newer["status"]["learnerStatuses"] = [
+        {**known, "clock": {"index": number}, "marks": [1]}
+        for number, known in enumerate(scene.stored["status"]["learnerStatuses"])
+    ]
+    scene.api.put(REF.path, newer)
+    scene.hub.changed()
+    job = await scene.job()
+    assert job.status.learner_statuses == [row(0), row(1, message="m")]
+    await scene.hub.commit_status(job, JobStatus(learner_statuses=[row(2), row(1), row(0, restarts=1)]))
+    rows = {found["index"]: found for found in scene.stored["status"]["learnerStatuses"]}
+    assert {index: found.get("clock") for index, found in rows.items()} == {0: {"index": 0}, 1: {"index": 1}, 2: None}
+    assert (rows[0]["restarts"], rows[1].get("message"), rows[1]["marks"]) == (1, "", [1])
+
+
+async def test_a_job_with_fields_of_a_newer_crd_is_read_as_far_as_it_is_known(scene: Scene) -> None:
+    known = JobStatus(phase="Running", resolved=resolve_status(build_job(), Ports(), "trainer:1"))
+    await scene.hub.commit_status(await scene.job(), known)
+    spec = {**DOCUMENT["spec"], "forecast": {"a": 1}, "learners": {"replicas": 3, "mood": "good"}}
+    status = dict(scene.stored["status"])
+    status["resolved"] = {**status["resolved"], "policy": {**status["resolved"]["policy"], "tempo": 2}}
+    scene.api.put(REF.path, {**scene.stored, "spec": spec, "status": status})
+    scene.hub.changed()
+    job = await scene.job()
+    assert (job.spec, job.status) == (build_job().spec, known)
+    await scene.hub.commit_status(job, known.model_copy(update={"phase": "Degraded"}))
+    assert scene.stored["status"]["resolved"]["policy"]["tempo"] == 2
 
 
 async def test_only_what_differs_is_sent(scene: Scene) -> None:

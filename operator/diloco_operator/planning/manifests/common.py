@@ -9,8 +9,6 @@ from diloco_api.names import Role
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.types import Manifest
 
-TEMPLATE_VERSION = 1
-"""Of the pod templates; a job keeps the one it was accepted with."""
 FIELD_MANAGER = "diloco-operator"
 SCRATCH_VOLUME, SHM_VOLUME, CONFIG_VOLUME = "scratch", "shm", "config"
 ADDRESS_VOLUME, CREDENTIALS_VOLUME, STATE_VOLUME = "address", "credentials", "state"
@@ -75,8 +73,13 @@ def finished_object(
     own_labels: Mapping[str, str],
     body: Manifest,
     annotations: Mapping[str, str] | None = None,
+    decided: Mapping[str, object] | None = None,
 ) -> Manifest:
     """An object with its spec-hash. The hash covers everything given here, also a Secret's content.
+
+    `decided`: what it covers instead, where a change of the object does harm: what the user and acceptance decided,
+    not how this operator writes it down. What is not set is left out, so that an operator that knows more to decide
+    finds the hashes of its predecessor.
 
     Only what lies beside the job is owned by it: a cluster would delete what belongs to an owner it does not know.
     """
@@ -86,7 +89,8 @@ def finished_object(
     if home.cluster and home.hub:
         metadata["ownerReferences"] = [owner(home)]
     manifest: Manifest = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-    own = {names.ANNOTATION_SPEC_HASH: names.spec_hash(manifest)}
+    hashed = manifest if decided is None else {key: value for key, value in decided.items() if value}
+    own = {names.ANNOTATION_SPEC_HASH: names.spec_hash(hashed)}
     metadata["annotations"] = metadata.get("annotations", {}) | own
     return manifest
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from diloco_api import names
 from diloco_api.names import Role
-from diloco_api.status import PortsStatus
+from diloco_api.status import PortsStatus, ResolvedStatus
 from diloco_api.timeouts import Timeouts
 from diloco_operator.planning.manifests import common
 from diloco_operator.planning.manifests.common import Home
@@ -54,27 +54,42 @@ def external_service(home: Home, ports: PortsStatus) -> Manifest:
     return common.finished_object("v1", "Service", name, home, common.labels(home, Role.SYNCHRONIZER), {"spec": spec})
 
 
-def synchronizer_deployment(home: Home, ports: PortsStatus, site: str, image: str, timeouts: Timeouts) -> Manifest:
-    """One replica, Recreate: there is never a second writer. Its restart restarts no Learner."""
-    job = home.job.spec
+def synchronizer_deployment(
+    home: Home, resolved: ResolvedStatus, site: str, image: str, timeouts: Timeouts
+) -> Manifest:
+    """One replica, Recreate: there is never a second writer. Its restart restarts no Learner.
+
+    It stays as it was built until something is decided otherwise: an operator that would write it in another way, or
+    was configured otherwise, restarts no Synchronizer.
+    """
+    job, ports = home.job.spec, resolved.ports
+    priority, template = (job.priority_class_name, job.synchronizer.template) if home.cluster else (None, None)
     body = _pod_spec(home, ports, site, image, timeouts)
     pod: Manifest = {"metadata": {"labels": common.labels(home, Role.SYNCHRONIZER)}, "spec": body}
-    if home.cluster:
-        if job.priority_class_name is not None:
-            body["priorityClassName"] = job.priority_class_name
-        pod = patched(pod, job.synchronizer.template)
+    if priority is not None:
+        body["priorityClassName"] = priority
+    pod = patched(pod, template)
+    decided = {
+        "templateVersion": resolved.template_version,
+        "image": resolved.images.trainer,
+        "ports": [ports.synchronizer, ports.admin, ports.metrics],
+        "priorityClassName": priority,
+        "template": template,
+    }
     spec = {
         "replicas": 1,
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": common.matching(home, Role.SYNCHRONIZER)},
         "template": pod,
     }
-    return _object("apps/v1", "Deployment", home, {"spec": spec})
+    return _object("apps/v1", "Deployment", home, {"spec": spec}, decided)
 
 
-def _object(api_version: str, kind: str, home: Home, body: Manifest) -> Manifest:
-    name = names.synchronizer_name(home.name, home.uid)
-    return common.finished_object(api_version, kind, name, home, common.labels(home, Role.SYNCHRONIZER), body)
+def _object(
+    api_version: str, kind: str, home: Home, body: Manifest, decided: Mapping[str, object] | None = None
+) -> Manifest:
+    name, own = names.synchronizer_name(home.name, home.uid), common.labels(home, Role.SYNCHRONIZER)
+    return common.finished_object(api_version, kind, name, home, own, body, decided=decided)
 
 
 def _service_port(name: str, port: int) -> Manifest:
