@@ -18,8 +18,7 @@ from diloco_api import names
 from diloco_api.exit_codes import ExitCode
 from diloco_api.run_config import RunConfig
 from diloco_api.tokens import make_token
-from diloco_trainer.learner import __main__ as process
-from diloco_trainer.learner import metrics
+from diloco_trainer.learner import metrics, process
 from diloco_trainer.learner.account import Account
 from diloco_trainer.task.task import make_task
 from diloco_trainer.wire.gen import synchronizer_pb2 as pb
@@ -151,6 +150,63 @@ def test_metrics_are_served_to_this_machine_only() -> None:
     assert "diloco_learner_steps_total" in scrape(port)
     with socket.create_server(("127.0.0.2", port)):
         pass  # every other address is free
+
+
+async def test_a_process_that_is_told_to_end_while_the_synchronizer_is_gone_does_not_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    """It has steps to hand over, and half of its grace period for that."""
+    run = make_run(tmp_path, POLICY)
+    variables = environment(tmp_path, run)
+    _, core = make_core(run)
+    anchors = [[anchor] for anchor in anchors_of(core)]
+    backend = MergingBackend(core.layout, anchors, 10**6, make_task(run.train).num_sequences)
+    server = await GrpcExchange.start(backend, tmp_path / "address")
+    learner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "diloco_trainer.learner"),
+        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        async with asyncio.timeout(100):
+            while not (backend.heartbeats and backend.heartbeats[-1].step > 3):
+                assert learner.returncode is None
+                await asyncio.sleep(0.02)
+            await server.close()
+            await asyncio.sleep(1)
+            told = time.monotonic()
+            learner.send_signal(signal.SIGTERM)
+            assert await learner.wait() == ExitCode.COMPLETE
+    finally:
+        if learner.returncode is None:
+            learner.kill()
+            await learner.wait()
+    assert time.monotonic() - told < run.timeouts.grace_period_seconds / 4
+
+
+@pytest.mark.parametrize("module", ["diloco_trainer.learner", "diloco_trainer.synchronizer"])
+async def test_a_process_listens_to_signals_before_it_has_imported_torch(module: str) -> None:
+    """As first process of a container it would else be deaf to them for seconds, and use up its grace period."""
+    started = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module), env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    )
+    try:
+        async with asyncio.timeout(60):
+            while not catches(started.pid, signal.SIGTERM):
+                assert started.returncode is None
+                await asyncio.sleep(0.001)
+            assert "torch" not in Path(f"/proc/{started.pid}/maps").read_text()
+            started.send_signal(signal.SIGTERM)
+            assert await started.wait() == ExitCode.COMPLETE
+    finally:
+        if started.returncode is None:
+            started.kill()
+            await started.wait()
+
+
+def catches(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path) -> None:

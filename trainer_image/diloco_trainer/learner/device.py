@@ -26,6 +26,12 @@ def choose_device(wanted: str | None, driver_file: Path = DRIVER_FILE) -> torch.
     raise SpecError(f"{ENV_DEVICE}: {wanted!r} is neither cpu nor cuda")
 
 
+def describe(device: torch.device) -> str:
+    """For the log: what trains here."""
+    what = f"{device.type} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+    return f"{what}, {_build()}"
+
+
 def _gpu(driver_file: Path) -> torch.device:
     """Computes something: a driver too old, or a build without code for this GPU, shows only then."""
     device = torch.device("cuda")

@@ -25,9 +25,12 @@ class Patience:
         self._orphan_seconds = orphan_seconds
         self._heard_at = clock()
         self._why = ""
+        self.answered = True
+        """Whether the last attempt to reach it succeeded."""
 
     def heard(self) -> None:
         self._heard_at = self._clock()
+        self.answered = True
 
     @property
     def unheard_seconds(self) -> float:
@@ -39,6 +42,7 @@ class Patience:
         `why` it failed is said then, by the last one that knows.
         """
         self._why = why or self._why
+        self.answered = False
         if self.unheard_seconds > self._orphan_seconds:
             last = f": {self._why}" if self._why else ""
             raise Orphaned(f"the Synchronizer has not been heard for {self.unheard_seconds:.0f} s{last}")

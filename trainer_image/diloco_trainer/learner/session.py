@@ -136,14 +136,9 @@ class Session:
         self._leases.wanted()
 
     async def _join(self) -> pb.JoinReply:
-        request = pb.JoinRequest(
-            protocol_version=PROTOCOL_VERSION,
-            job_uid=self._run.job_uid,
-            index=self._me.identity.index,
-            incarnation=self._me.identity.incarnation,
-            site=self._me.site,
-            layout_digest=self._me.layout_digest,
-        )
+        identity, site, digest = self._me.identity, self._me.site, self._me.layout_digest
+        request = pb.JoinRequest(protocol_version=PROTOCOL_VERSION, job_uid=self._run.job_uid, site=site)
+        request.index, request.incarnation, request.layout_digest = identity.index, identity.incarnation, digest
         attempt = 0
         while True:
             try:
@@ -156,8 +151,13 @@ class Session:
                 return reply
 
     async def _depart(self, message: Depart) -> None:
-        """Deliver what is open, say goodbye; neither holds the process up for longer than it may."""
-        await self._transfers.delivered(0.7 * message.within_seconds)
+        """Deliver what is open, say goodbye; neither holds the process up for longer than it may.
+
+        A Synchronizer that is away is given a moment only: work that is not handed over is leased again.
+        """
+        moment = self._run.timeouts.failed_goodbye_seconds
+        seconds = message.within_seconds if self._patience.answered else min(message.within_seconds, moment)
+        await self._transfers.delivered(0.7 * seconds)
         if self._joined:
             identity = self._me.identity
             request = pb.LeaveRequest(
@@ -165,7 +165,7 @@ class Session:
             )
             self._leaving = True
             try:
-                async with asyncio.timeout(0.3 * message.within_seconds):
+                async with asyncio.timeout(0.3 * seconds):
                     await self._client.leave(request)
             except (WireError, TimeoutError):
                 pass  # an incarnation that cannot say goodbye is found out by its silence

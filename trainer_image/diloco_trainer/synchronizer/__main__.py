@@ -2,7 +2,10 @@
 
 import sys
 
-from diloco_trainer.synchronizer.process import main
+from diloco_trainer.signals import end_when_told
 
 if __name__ == "__main__":
+    end_when_told()
+    from diloco_trainer.synchronizer.process import main
+
     sys.exit(main())
