@@ -21,7 +21,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
-.PHONY: base-image images images-push kind-load clusters-load test-images test-chart
+.PHONY: base-image images images-push kind-load clusters-load test-images test-chart test-gpu
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
 
 clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=hub,site-1)
 	@PYTHONPATH=tests "$(PYTHON)" -m clusters.load --tag "$(TAG)" --only "$(ONLY)" $(IMAGES)
+
+test-gpu: setup ## Run codecs, copies and the quickstart on a GPU and compare with the CPU (ALLOW_MISSING=1: no GPU is no error)
+	@$(BIN)/python tests/gpu/verify.py $(if $(ALLOW_MISSING),--allow-missing)
 
 test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 10 GB of disk, 6 GB stay)
 	@python3 .ci/images.py build --tag test --base-image localhost/python-base

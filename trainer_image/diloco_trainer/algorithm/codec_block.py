@@ -116,7 +116,8 @@ class BlockCodec(TensorCodec):
         largest = torch.cat([magnitude.amax(dim=1) for magnitude in magnitudes])
         if not bool(torch.isfinite(largest).all()):
             raise_non_finite(x)
-        bits = torch.div(largest, self._levels).view(torch.int32).bitwise_and_(-0x10000)  # bf16, cut off
+        levels = largest.new_full((), self._levels)  # GPUs multiply by the reciprocal of a plain number: other bits
+        bits = torch.div(largest, levels).view(torch.int32).bitwise_and_(-0x10000)  # bf16, cut off
         too_small = bits.view(torch.float32) * self._levels < largest  # exact: a bf16 number times a small integer
         bits.add_(too_small.to(torch.int32).mul_(0x10000)).clamp_(max=self._largest_scale << 16)
         return bits.view(torch.float32)
