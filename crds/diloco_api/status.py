@@ -190,6 +190,8 @@ class ResolvedStatus(StatusModel):
     """Ports in use."""
     images: ImagesStatus = ImagesStatus()
     """Images in use."""
+    origin: Annotated[str, Field(max_length=63)] = ""
+    """Label `origin` of all that belongs to the job: the installation that accepted it. Empty in local runs."""
 
 
 class GoodputStatus(StatusModel):

@@ -295,5 +295,6 @@ def stages(actions: Sequence[SiteAction]) -> list[list[list[SiteAction]]]:
 def _is_ours(labels: Mapping[str, str], action: CreatePod, job_uid: str) -> bool:
     wanted = action.manifest["metadata"]["labels"]
     return labels.get(names.LABEL_JOB_UID) == job_uid and all(
-        labels.get(label) == wanted[label] for label in (names.LABEL_LEARNER_INDEX, names.LABEL_INCARNATION)
+        labels.get(label) == wanted.get(label)
+        for label in (names.LABEL_LEARNER_INDEX, names.LABEL_INCARNATION, names.LABEL_ORIGIN)
     )

@@ -268,7 +268,10 @@ class Fleet:
             hash_ = action.manifest["metadata"]["annotations"][names.ANNOTATION_SPEC_HASH]
             outside = action.key[1].endswith("-external")
             cluster.manifests[action.key] = action.manifest
-            cluster.objects[action.key] = ObjectView(self._uid(), hash_, node_port=NODE_PORT if outside else 0)
+            cluster.objects[action.key] = ObjectView(
+                self._uid(), hash_, action.manifest["metadata"]["labels"].get(names.LABEL_ORIGIN, ""),
+                node_port=NODE_PORT if outside else 0,
+            )  # fmt: skip
         elif isinstance(action, Delete):
             self._delete(self.clusters[action.site], action)
 
@@ -292,6 +295,7 @@ class Fleet:
             incarnation=int(labels[names.LABEL_INCARNATION]),
             phase="Pending",
             created_at=self.now,
+            origin=labels.get(names.LABEL_ORIGIN, ""),
         )
 
     def _delete(self, cluster: Cluster, action: Delete) -> None:
@@ -311,7 +315,8 @@ class Fleet:
             cluster.pods = {name: pod for name, pod in cluster.pods.items() if not pod.deleting or pod.node_silent}
 
     def add_synchronizer_pod(self, **fields: object) -> PodView:
-        pod = PodView("sync-1", self._uid(), Role.SYNCHRONIZER.value, -1, 0, "Running")
+        origin = self.policy.origin
+        pod = PodView("sync-1", self._uid(), Role.SYNCHRONIZER.value, -1, 0, "Running", origin=origin)
         self.hub.pods[pod.name] = pod
         return self.change(pod, **fields)
 

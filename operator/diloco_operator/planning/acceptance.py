@@ -16,7 +16,7 @@ from diloco_operator.planning.sites import site_refs
 from diloco_operator.planning.types import Observed
 
 
-def resolve_status(job: DiLoCoJob, offered: Ports, image: str) -> ResolvedStatus:
+def resolve_status(job: DiLoCoJob, offered: Ports, image: str, origin: str = "") -> ResolvedStatus:
     """What the job will be run with; SpecError when it cannot be. `image`: of its pods."""
     resolved = resolve_job(job)
     spec = job.spec.synchronizer
@@ -33,6 +33,7 @@ def resolve_status(job: DiLoCoJob, offered: Ports, image: str) -> ResolvedStatus
             metrics=spec.metrics_port or offered.metrics,
         ),
         images=ImagesStatus(trainer=image),
+        origin=names.label_value(origin),
     )
 
 

@@ -55,7 +55,8 @@ class Wanted:
 
     def home(self, ref: SiteRef) -> Home:
         policy = self.policy
-        return Home(self.job, ref.namespace, policy.origin, policy.tls, ref.is_hub, policy.fs_group)
+        origin = self.resolved.origin or policy.origin
+        return Home(self.job, ref.namespace, origin, policy.tls, ref.is_hub, policy.fs_group)
 
     def credentials(self) -> Credentials:
         assert self.status.start_time is not None, "an accepted job has begun"

@@ -31,7 +31,7 @@ from diloco_operator.planning.sites import places
 from diloco_operator.planning.starts import may_start, start_due
 from diloco_operator.planning.summary import described, finished
 from diloco_operator.planning.synchronizer import synchronizer_state
-from diloco_operator.planning.trust import trusted
+from diloco_operator.planning.trust import of_origin, origin_of, trusted
 from diloco_operator.planning.types import Event, Observed, OperatorPolicy, Plan, Stop
 
 ENDING_POLL_SECONDS = 0.5
@@ -41,7 +41,7 @@ ENDING_POLL_SECONDS = 0.5
 def plan(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: float) -> Plan:
     """What shall be done about a job now. See the module's docstring."""
     refs = places(job, policy, observed)
-    observed = trusted(observed, refs, job.status.sites)
+    observed = trusted(of_origin(observed, origin_of(job, policy)), refs, job.status.sites)
     rest = without_outlived(observed, now - policy.kill_margin_seconds)
     if job.metadata.deletion_timestamp is not None:
         return deletion(job, policy, rest, now)
@@ -115,7 +115,7 @@ def _accepted(draft: Draft) -> Draft:
     draft = draft.condition(ConditionType.ACCEPTED, (True, Reason.VALID, ""))
     if job.status.resolved is not None:
         return draft
-    resolved = resolve_status(job, policy.ports, policy.image)
+    resolved = resolve_status(job, policy.ports, policy.image, policy.origin)
     update = {"resolved": resolved, "start_time": to_text(draft.now), "selector": selector(job)}
     event = Event("Normal", "Accepted", "the job is accepted")
     return replace(draft, status=job.status.model_copy(update=update)).told(event)

@@ -1,15 +1,38 @@
 """Whether a site is what it was taken for: the same cluster as before, and not another site under a second name.
 
-What is said by one that is not counts for nothing.
+What is said by one that is not counts for nothing, and neither does what another installation made there.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from diloco_api import names
 from diloco_api.states import Reason
 from diloco_api.status import SiteStatus
+from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.sites import SiteRef
-from diloco_operator.planning.types import Observed, SiteView
+from diloco_operator.planning.types import Observed, OperatorPolicy, SiteView
+
+
+def origin_of(job: DiLoCoJob, policy: OperatorPolicy) -> str:
+    """By what label the job's objects are known: it stays with the job when the installation is made anew."""
+    accepted = job.status.resolved.origin if job.status.resolved is not None else ""
+    return accepted or names.label_value(policy.origin)
+
+
+def of_origin(observed: Observed, origin: str) -> Observed:
+    """Without what carries the job's uid and was made by somebody else. On one machine there is nobody else."""
+    if not origin:
+        return observed
+    sites = [
+        replace(
+            view,
+            pods=tuple(pod for pod in view.pods if pod.origin == origin),
+            objects={key: found for key, found in view.objects.items() if found.origin == origin},
+        )
+        for view in observed.sites
+    ]
+    return replace(observed, sites=tuple(sites))
 
 
 def trusted(observed: Observed, refs: Sequence[SiteRef], before: Sequence[SiteStatus]) -> Observed:

@@ -77,6 +77,8 @@ class PodView:
     unscheduled_message: str = ""
     node_silent: bool = False
     """The cluster does not hear its node: what its containers do is unknown."""
+    origin: str = ""
+    """Label: which installation made it."""
 
     @property
     def finished(self) -> bool:
@@ -95,6 +97,8 @@ class ObjectView:
 
     uid: str
     spec_hash: str = ""
+    origin: str = ""
+    """Label: which installation made it."""
     deleting: bool = False
     addresses: tuple[str, ...] = ()
     """Hosts a Service of type LoadBalancer was given."""

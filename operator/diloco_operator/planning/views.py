@@ -26,6 +26,7 @@ def object_view(manifest: Manifest) -> ObjectView:
     return ObjectView(
         uid=metadata["uid"],
         spec_hash=metadata.get("annotations", {}).get(names.ANNOTATION_SPEC_HASH, ""),
+        origin=metadata.get("labels", {}).get(names.LABEL_ORIGIN, ""),
         deleting="deletionTimestamp" in metadata,
         addresses=_ingress(manifest),
         node_port=_node_port(manifest),
@@ -76,6 +77,7 @@ def pod_view(manifest: Manifest, now: float) -> PodView:
         disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
         unscheduled=_condition(status, "PodScheduled", "False").get("reason", ""),
         unscheduled_message=_condition(status, "PodScheduled", "False").get("message", ""),
+        origin=labels.get(names.LABEL_ORIGIN, ""),
         node_silent=bool(_condition(status, "Ready", "False") and _condition(status, "ContainersReady", "True")),
     )
 

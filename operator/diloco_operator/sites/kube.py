@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from diloco_api.names import LABEL_JOB_UID
+from diloco_api.names import LABEL_JOB_UID, LABEL_ORIGIN
 from diloco_operator.sites.kube_client import APPLY_PATCH, JSON, METADATA, KubeClient, KubeLimits
 from diloco_operator.sites.kube_errors import AlreadyThere, SiteNotFound
 from diloco_operator.sites.kube_kinds import CONFIG_MAP, HUB_KINDS, POD, SECRET, Kind, by_name
@@ -176,9 +176,12 @@ class KubeSite:
 
 
 def _check_same_job(existing: Manifest, manifest: Manifest) -> None:
-    theirs, ours = ((of.get("labels") or {}).get(LABEL_JOB_UID) for of in (existing, manifest["metadata"]))
-    if theirs is None or theirs != ours:
-        raise SiteConflict(f"{manifest['kind']} {manifest['metadata']['name']}: belongs to job uid {theirs}")
+    theirs, ours = ((of.get("labels") or {}) for of in (existing, manifest["metadata"]))
+    what = f"{manifest['kind']} {manifest['metadata']['name']}"
+    if LABEL_JOB_UID not in theirs or theirs[LABEL_JOB_UID] != ours.get(LABEL_JOB_UID):
+        raise SiteConflict(f"{what}: belongs to job uid {theirs.get(LABEL_JOB_UID)}")
+    if theirs.get(LABEL_ORIGIN) != ours.get(LABEL_ORIGIN):
+        raise SiteConflict(f"{what}: belongs to another installation ({LABEL_ORIGIN} {theirs.get(LABEL_ORIGIN)})")
 
 
 def _as_stored(manifest: Manifest) -> Manifest:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from diloco_api.names import LABEL_JOB_UID
+from diloco_api.names import LABEL_JOB_UID, LABEL_ORIGIN
 from diloco_operator.sites import kube_client
 from diloco_operator.sites.kube import KubeSite
 from diloco_operator.sites.kube_kinds import HUB_KINDS, SITE_KINDS
@@ -101,7 +101,11 @@ async def test_an_object_of_the_job_is_applied_to_exactly_the_one_looked_at(serv
     assert server.asked[1].body["metadata"]["uid"] == "uid-c"
 
 
-@pytest.mark.parametrize("labels", [{}, {LABEL_JOB_UID: "another"}], ids=["nobody's", "another job's"])
+@pytest.mark.parametrize(
+    "labels",
+    [{}, {LABEL_JOB_UID: "another"}, {LABEL_JOB_UID: "j", LABEL_ORIGIN: "another"}],
+    ids=["nobody's", "another job's", "another installation's"],
+)
 async def test_an_object_that_is_not_the_jobs_is_not_written(
     server: ApiServer, site: KubeSite, labels: dict[str, str]
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from diloco_api import names
 from diloco_operator import site_link
+from diloco_operator.planning.learners import NAME_CONFLICT
 from diloco_operator.planning.types import Apply, CreatePod, Delete, Refusal
 from diloco_operator.site_link import SiteEntry, SiteLink, stages
 from diloco_operator.sites.site import AlreadyExists, Created, SiteError, SiteForbidden, SiteQuotaExceeded
@@ -223,6 +224,20 @@ class CountingSite(FakeSite):
     async def list_owned(self, job_uid: str) -> list[Any]:
         self.looks += 1
         return await super().list_owned(job_uid)
+
+
+@pytest.mark.parametrize(
+    ("label", "value"), [(names.LABEL_INCARNATION, "2"), (names.LABEL_ORIGIN, "another"), (names.LABEL_JOB_UID, "b")]
+)
+async def test_a_pod_of_that_name_is_ours_only_with_all_that_makes_it_ours(label: str, value: str) -> None:
+    site, ours, theirs = FakeSite("a"), pod("l-0-1"), pod("l-1-1", 1)
+    await site.create_pod(ours.manifest)
+    await site.create_pod({**theirs.manifest, "metadata": {"name": theirs.name, "labels": labels(1) | {label: value}}})
+    linked = link(site, [])
+    await linked.apply([ours, theirs])
+    assert {name: refusal.reason for name, refusal in (await linked.look()).refusals.items()} == {
+        theirs.name: NAME_CONFLICT
+    }
 
 
 async def test_a_watched_site_where_nothing_happens_is_not_asked_at_every_pass() -> None:
