@@ -34,3 +34,5 @@ class ExitCode(IntEnum):
     """The Synchronizer could not be reached for `orphan_timeout_seconds`."""
     TLS = 84
     """Never admitted: the certificates of Learner and Synchronizer do not fit, which waiting does not mend."""
+    UNAUTHENTICATED = 85
+    """The Synchronizer refuses this Learner's token; the next incarnation gets another one."""

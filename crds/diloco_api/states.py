@@ -112,6 +112,7 @@ class Reason(StrEnum):
     TCP_FAILURE = "TCPFailure"
     TLS_FAILURE = "TLSFailure"
     DNS_FAILURE = "DNSFailure"
+    AUTH_FAILURE = "AuthFailure"
     UNAUTHORIZED = "Unauthorized"
     FORBIDDEN = "Forbidden"
     SERVER_ERROR = "ServerError"
@@ -226,7 +227,15 @@ SITE_CONDITION_REASONS: Mapping[SiteConditionType, _Reasons] = {
     ),
     SiteConditionType.SYNCHRONIZER_REACHABLE: (
         frozenset({Reason.CONNECTED}),
-        frozenset({Reason.HEARTBEATS_STALE, Reason.TLS_FAILURE}),
+        frozenset(
+            {
+                Reason.DNS_FAILURE,
+                Reason.TCP_FAILURE,
+                Reason.TLS_FAILURE,
+                Reason.AUTH_FAILURE,
+                Reason.HEARTBEATS_STALE,
+            }
+        ),
     ),
 }
 """The same for conditions of a site. Unknown goes with the reasons of False."""

@@ -21,5 +21,10 @@ NEEDED = (
     Needed("", "configmaps", _KEPT),
     Needed("", "secrets", _KEPT),
     Needed("networking.k8s.io", "networkpolicies", _KEPT),
-    Needed("", "pods/log", ("get",), optional_for="diloco logs"),
+    Needed(
+        "",
+        "pods/log",
+        ("get",),
+        optional_for="diloco logs, and to say why Learners there do not reach the Synchronizer",
+    ),
 )

@@ -21,7 +21,8 @@ from diloco_operator.hub_facts import Facts
 from diloco_operator.planning.plan import plan
 from diloco_operator.planning.steps import Steps, watch_steps
 from diloco_operator.planning.types import Drain, Event, Observed, OperatorPolicy, Plan, Stop
-from diloco_operator.site_link import PARALLEL, SiteDirectory
+from diloco_operator.site_batch import PARALLEL
+from diloco_operator.site_link import SiteDirectory
 from diloco_operator.site_links import SiteLinks
 from diloco_operator.sites.following import report
 from diloco_operator.synchronizer_client import AdminEndpoint, SynchronizerSilent

@@ -2,38 +2,30 @@
 
 A look or a batch that takes longer than a moment goes on beside the next passes; until it is over the site counts as
 one that does not answer, and is told nothing new. A site whose watch has told nothing since the last look is not asked
-again so soon: of many sites only the one where something happened costs requests. A batch is bounded and keeps order
-only where it matters: configuration before pods, a Learner's Secret before its pod. Decides nothing.
+again so soon: of many sites only the one where something happened costs requests. A batch is bounded; a log is read
+beside it. Decides nothing.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from diloco_api import names
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_operator.planning.learners import NAME_CONFLICT
-from diloco_operator.planning.types import Apply, CreatePod, Delete, Manifest, ObjectKey, Refusal, SiteView
+from diloco_operator.planning.types import LogTail, Manifest, ObjectKey, ReadLog, Refusal, SiteView
 from diloco_operator.planning.views import split_objects
+from diloco_operator.site_batch import Batch, ObjectAction, stages
 from diloco_operator.sites.following import follow, report
-from diloco_operator.sites.site import AlreadyExists, Site, SiteError, SiteUnreachable
-
-log = logging.getLogger(__name__)
+from diloco_operator.sites.site import Site, SiteError, SiteUnreachable
 
 PATIENCE_SECONDS = 2.0
 """A pass waits this long for one site; the timeouts of single calls are longer."""
 FRESH_SECONDS = 1.0
 """An answer that came between two passes is used when it is not older."""
-PARALLEL = 8
-"""Calls under way at one site for one job."""
 BATCH = 32
 """Learners that are begun or ended in one pass at one site; the next pass takes the next ones."""
 
-SiteAction = CreatePod | Apply | Delete
-_FULL = frozenset({"QuotaExceeded", "TooManyRequests"})
-"""Where one creation failed for this, the next one would, too."""
+SiteAction = ObjectAction | ReadLog
 
 
 @dataclass(frozen=True)
@@ -94,6 +86,8 @@ class SiteLink:
         self._batch: asyncio.Task[None] | None = None
         self._turn = 0
         self._watch: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._log_tail: LogTail | None = None
         self._refusals: Mapping[str, Refusal] = {}
         self._object_refusals: Mapping[ObjectKey, Refusal] = {}
         self._last_contact: float | None = None
@@ -116,8 +110,8 @@ class SiteLink:
 
     async def close(self) -> None:
         """End everything that is under way."""
-        tasks = [task for task in (self._look, self._batch, self._watch) if task is not None]
-        self._look = self._batch = self._watch = self._listed = None
+        tasks = [task for task in (self._look, self._batch, self._watch, self._reading) if task is not None]
+        self._look = self._batch = self._watch = self._reading = self._listed = None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,7 +135,7 @@ class SiteLink:
             self._look.add_done_callback(lambda _: self._wake())
             return self._blind(SiteUnreachable.reason, "it does not answer in time")
         view, self._look = self._look.result(), None
-        return replace(view, refusals=self._refusals, object_refusals=self._object_refusals)
+        return replace(view, refusals=self._refusals, object_refusals=self._object_refusals, log_tail=self._log_tail)
 
     @property
     def leaving(self) -> bool:
@@ -188,21 +182,35 @@ class SiteLink:
             last_contact=self._last_contact,
             refusals=self._refusals,
             object_refusals=self._object_refusals,
+            log_tail=self._log_tail,
         )
 
     async def apply(self, actions: Sequence[SiteAction]) -> None:
         """Begin a batch, and wait a moment for its end. One at a time: what is still true is planned again."""
-        if self._batch is not None and not self._batch.done():
-            return
         if self._entry.site is None:
             return
-        self._batch = asyncio.create_task(self._carry_out(self._entry.site, actions))
+        for action in actions:
+            if isinstance(action, ReadLog) and (self._reading is None or self._reading.done()):
+                self._reading = asyncio.create_task(self._read(self._entry.site, action))
+        if self._batch is not None and not self._batch.done():
+            return
+        of_objects = [action for action in actions if not isinstance(action, ReadLog)]
+        self._batch = asyncio.create_task(self._carry_out(self._entry.site, of_objects))
         await asyncio.wait({self._batch}, timeout=PATIENCE_SECONDS)
         if not self._batch.done():
             self._batch.add_done_callback(lambda _: self._wake())
 
-    async def _carry_out(self, site: Site, actions: Sequence[SiteAction]) -> None:
-        batch = _Batch(self._entry.name, site, self._job_uid)
+    async def _read(self, site: Site, action: ReadLog) -> None:
+        """A log that cannot be read is told as that: it is not tried again at once."""
+        try:
+            text, problem = await site.log_tail(action.pod, action.container), ""
+        except SiteError as error:
+            text, problem = "", error.reason
+        self._log_tail = LogTail(action.pod, self._now(), text, problem)
+        self._wake()
+
+    async def _carry_out(self, site: Site, actions: Sequence[ObjectAction]) -> None:
+        batch = Batch(self._entry.name, site, self._job_uid)
         try:
             for stage in stages(actions):
                 first = self._turn % len(stage)  # in turn: those that fail again and again keep nobody from theirs
@@ -216,85 +224,3 @@ class SiteLink:
             self._refusals, self._object_refusals = batch.refusals, batch.object_refusals
             if actions:
                 self._forget()
-
-
-class _Batch:
-    """Some actions at one site, each chain in its order."""
-
-    def __init__(self, name: str, site: Site, job_uid: str) -> None:
-        self._name = name
-        self._site = site
-        self._job_uid = job_uid
-        self._slots = asyncio.Semaphore(PARALLEL)
-        self._full: Refusal | None = None
-        self.refusals: dict[str, Refusal] = {}
-        self.object_refusals: dict[ObjectKey, Refusal] = {}
-        self.failed = False
-
-    async def run(self, chains: Sequence[Sequence[SiteAction]]) -> None:
-        for error in await asyncio.gather(*map(self._chain, chains), return_exceptions=True):
-            if error is not None:
-                self.failed = True
-                report(f"site {self._name}: apply", error)
-
-    async def _chain(self, chain: Sequence[SiteAction]) -> None:
-        async with self._slots:
-            for action in chain:
-                refusal = await self._one(action)
-                if refusal is not None and isinstance(action, CreatePod):
-                    self.refusals[action.name] = refusal
-                elif refusal is not None and isinstance(action, Apply):
-                    self.object_refusals[action.key] = refusal
-
-    async def _one(self, action: SiteAction) -> Refusal | None:
-        if self._full is not None and isinstance(action, CreatePod):
-            return self._full
-        try:
-            return await self._do(action)
-        except SiteError as error:
-            log.warning("site %s: %s: %s", self._name, error.reason, error)
-            self.failed = True
-            refusal = Refusal(error.reason, str(error))
-            if isinstance(action, CreatePod) and error.reason in _FULL:
-                self._full = refusal
-            return refusal
-
-    async def _do(self, action: SiteAction) -> Refusal | None:
-        """Carry one action out; a Refusal when a pod of that name is somebody else's."""
-        if isinstance(action, Apply):
-            await self._site.apply(action.manifest)
-        elif isinstance(action, Delete):
-            await self._site.delete(action.kind, action.name, action.uid)
-        else:
-            answer = await self._site.create_pod(action.manifest)
-            if isinstance(answer, AlreadyExists) and not _is_ours(answer.labels, action, self._job_uid):
-                return Refusal(NAME_CONFLICT, f"a pod named {action.name} belongs to somebody else")
-        return None
-
-
-def stages(actions: Sequence[SiteAction]) -> list[list[list[SiteAction]]]:
-    """Chains that may run side by side, in stages: what others read first.
-
-    A Deployment begins at once and would back off without its configuration; a Learner's own Secret goes with its pod.
-    """
-    pods = {action.name for action in actions if isinstance(action, CreatePod)}
-    shared: list[list[SiteAction]] = []
-    chains: dict[str, list[SiteAction]] = {}
-    for number, action in enumerate(actions):
-        if isinstance(action, CreatePod):
-            chains.setdefault(action.name, []).append(action)
-        elif isinstance(action, Apply) and action.key[1] in pods:
-            chains.setdefault(action.key[1], []).append(action)
-        elif isinstance(action, Apply) and action.key[0] != "Deployment":
-            shared.append([action])
-        else:
-            chains[f"#{number}"] = [action]
-    return [stage for stage in (shared, list(chains.values())) if stage]
-
-
-def _is_ours(labels: Mapping[str, str], action: CreatePod, job_uid: str) -> bool:
-    wanted = action.manifest["metadata"]["labels"]
-    return labels.get(names.LABEL_JOB_UID) == job_uid and all(
-        labels.get(label) == wanted.get(label)
-        for label in (names.LABEL_LEARNER_INDEX, names.LABEL_INCARNATION, names.LABEL_ORIGIN)
-    )

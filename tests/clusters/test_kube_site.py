@@ -40,6 +40,7 @@ pytestmark = pytest.mark.timeout(300)
 PROGRAM = """
 case $0 in
   fail) echo "error: made to fail" >&2; exit 1;;
+  chatty) i=0; while [ $i -lt 1000 ]; do echo "line $i"; i=$((i+1)); done;;
   stubborn) trap '' TERM;;
   *) trap 'exit 0' TERM;;
 esac
@@ -58,6 +59,7 @@ class Dressed:
         self.name = site.name
         self.list_owned = site.list_owned
         self.delete = site.delete
+        self.log_tail = site.log_tail
         self.watch = site.watch
 
     async def create_pod(self, manifest: Manifest) -> Created | AlreadyExists:

@@ -12,7 +12,7 @@ import pytest
 from diloco_api.names import LABEL_JOB_UID
 from diloco_operator.sites.container import RestartBackoff
 from diloco_operator.sites.process import ProcessSite
-from diloco_operator.sites.site import AlreadyExists, Created, Site, SiteConflict
+from diloco_operator.sites.site import LOG_TAIL_LINES, AlreadyExists, Created, Site, SiteConflict
 from fakes.sites import FakeSite
 
 Manifest = dict[str, Any]
@@ -21,6 +21,8 @@ PROGRAM = """
 import signal, sys, time
 if sys.argv[1] == "fail":
     sys.exit("error: made to fail")
+if sys.argv[1] == "chatty":
+    print("\\n".join(f"line {number}" for number in range(1000)), flush=True)
 if sys.argv[1] == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(600)
@@ -260,3 +262,15 @@ async def test_a_pod_waits_for_a_missing_secret_and_starts_when_it_appears(rig: 
     assert found["a"]["status"]["phase"] == "Pending"
     await rig.site.apply(content("Secret", "later"))
     await until(rig, phase("a", "Running"))
+
+
+async def test_the_end_of_a_log_is_read_while_a_pod_runs_and_after_it(rig: Rig) -> None:
+    await rig.site.create_pod(pod("a", "chatty"))
+    await rig.site.create_pod(pod("b", "fail"))
+    async with asyncio.timeout(rig.patience_seconds):
+        await until(rig, lambda found: phase("a", "Running")(found) and phase("b", "Failed")(found))
+        while "line 999" not in (tail := await rig.site.log_tail("a", "c")):
+            await asyncio.sleep(0.02)
+    assert tail.splitlines() == [f"line {number}" for number in range(1000 - LOG_TAIL_LINES, 1000)]
+    assert (await rig.site.log_tail("b", "c")).splitlines() == ["error: made to fail"]
+    assert await rig.site.log_tail("never-there", "c") == ""

@@ -19,6 +19,7 @@ from diloco_operator.planning.types import (
     CreatePod,
     Delete,
     Ended,
+    LogTail,
     Manifest,
     ObjectKey,
     ObjectView,
@@ -26,6 +27,7 @@ from diloco_operator.planning.types import (
     OperatorPolicy,
     Plan,
     PodView,
+    ReadLog,
     Refusal,
     SiteView,
 )
@@ -72,6 +74,11 @@ class Cluster:
     quota: int | None = None
     """Pods there may be."""
     last_contact: float | None = None
+    logs: dict[str, str] = field(default_factory=dict)
+    """By pod."""
+    log_problem: str = ""
+    """Reason for which no log can be read."""
+    log_tail: LogTail | None = None
 
 
 @dataclass
@@ -95,6 +102,8 @@ class Fleet:
     """(site, pod)."""
     deleted: list[tuple[str, str]] = field(default_factory=list)
     """(site, name) of pods."""
+    reads: list[tuple[float, str, str]] = field(default_factory=list)
+    """(when, site, pod) of logs."""
     events: list[str] = field(default_factory=list)
     writes: int = 0
     uids: int = 0
@@ -239,7 +248,7 @@ class Fleet:
         return SiteView(
             cluster.name, pods=tuple(pods),
             objects=dict(cluster.objects), refusals=dict(cluster.refusals), last_contact=self.now,
-            cluster_uid=cluster.uid,
+            cluster_uid=cluster.uid, log_tail=cluster.log_tail,
         )  # fmt: skip
 
     def _progress(self) -> Progress | None:
@@ -274,6 +283,11 @@ class Fleet:
             )  # fmt: skip
         elif isinstance(action, Delete):
             self._delete(self.clusters[action.site], action)
+        elif isinstance(action, ReadLog):
+            cluster = self.clusters[action.site]
+            self.reads.append((self.now, action.site, action.pod))
+            text = "" if cluster.log_problem else cluster.logs.get(action.pod, "")
+            cluster.log_tail = LogTail(action.pod, self.now, text, cluster.log_problem)
 
     def _create(self, cluster: Cluster, action: CreatePod) -> None:
         if action.name in cluster.pods:
@@ -332,6 +346,7 @@ def running_fleet(**fields: object) -> Fleet:
     fleet.serve()
     fleet.settle()
     fleet.created.clear()
+    fleet.reads.clear()
     fleet.events.clear()
     fleet.writes = 0
     return fleet

@@ -1,4 +1,6 @@
-"""A site in memory; containers do what their first argument says: `run`, `stubborn` (ignores SIGTERM), `fail`."""
+"""A site in memory; containers do what their first argument says: `run`, `stubborn` (ignores SIGTERM), `fail`,
+`chatty` (writes 1000 numbered lines).
+"""
 
 import asyncio
 import copy
@@ -6,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from diloco_api.names import LABEL_JOB_UID
-from diloco_operator.sites.site import AlreadyExists, Created, SiteConflict, SiteError, SiteEvent
+from diloco_operator.sites.site import LOG_TAIL_LINES, AlreadyExists, Created, SiteConflict, SiteError, SiteEvent
 
 Manifest = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
@@ -19,6 +21,8 @@ class FakeSite:
         self._name = name
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.down: SiteError | None = None
+        self.logs: dict[str, str] = {}
+        self.log_problem: SiteError | None = None
         self.calls: list[tuple[str, str, str]] = []
         self._restart_seconds = restart_seconds
         self._queues: list[tuple[str, asyncio.Queue[SiteEvent]]] = []
@@ -70,6 +74,14 @@ class FakeSite:
         self._remove(kind, name)
         for pod in self._pods(name) if kind == "Deployment" else []:
             self._end(pod)
+
+    async def log_tail(self, pod: str, container: str) -> str:
+        self._reach()
+        self.calls.append(("log", "Pod", pod))
+        if self.log_problem is not None:
+            raise self.log_problem
+        lines = self.logs.get(pod, "").splitlines(keepends=True)
+        return "".join(lines[-LOG_TAIL_LINES:])
 
     def watch(self, job_uid: str) -> AsyncIterator[SiteEvent]:
         queue: asyncio.Queue[SiteEvent] = asyncio.Queue()
@@ -151,7 +163,11 @@ class FakeSite:
         pod["status"]["phase"] = "Running"
         status["state"] = {"running": {"startedAt": NOW}}
         self._tell("MODIFIED", pod)
-        if pod["spec"]["containers"][0].get("args") == ["fail"]:
+        behaviour, name = pod["spec"]["containers"][0].get("args"), pod["metadata"]["name"]
+        if behaviour == ["chatty"]:
+            self.logs[name] = "".join(f"line {number}\n" for number in range(1000))
+        if behaviour == ["fail"]:
+            self.logs[name] = "error: made to fail\n"
             self.finish(pod["metadata"]["name"], 1, "error: made to fail")
 
     def _end(self, pod: Manifest) -> None:

@@ -10,6 +10,7 @@ from signal import Signals
 
 from diloco_api.exit_codes import ExitCode
 from diloco_api.progress import Phase
+from diloco_api.status import MAX_MESSAGE
 from diloco_operator.planning.redact import redacted
 from diloco_operator.planning.types import Ended, PodView
 
@@ -27,7 +28,6 @@ USER_MISTAKES = frozenset(
 FATAL = USER_MISTAKES | {ExitCode.INCOMPATIBLE}
 DISRUPTIONS = frozenset({"DisruptionTarget", "Evicted", "NodeShutdown", "Terminated", "NodeLost"})
 PLACEMENTS = frozenset({"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "UnsupportedPodLevelResources"})
-_MESSAGE_LENGTH = 256
 
 
 class FailureClass(StrEnum):
@@ -47,6 +47,7 @@ class FailureClass(StrEnum):
     LOST = "PodLost"
     DEVICE = "DeviceFailed"  # its GPU cannot be used
     TLS = "CertificateRefused"  # its certificate and the Synchronizer's do not fit
+    UNAUTHENTICATED = "TokenRefused"  # the Synchronizer does not take its token
     NODE_LOST = "NodeLost"  # unheard, on a node the cluster does not hear either
     SITE_REMOVED = "SiteRemoved"  # the job does not name its site any more
     UNDECIDED = "Undecided"  # ended well, and the Synchronizer cannot be asked whether there was work left
@@ -86,8 +87,9 @@ _BY_CODE = {
     int(ExitCode.ORPHANED): FailureClass.ORPHANED,
     int(ExitCode.DEVICE): FailureClass.DEVICE,
     int(ExitCode.TLS): FailureClass.TLS,
+    int(ExitCode.UNAUTHENTICATED): FailureClass.UNAUTHENTICATED,
 }
-_COUNTED = frozenset({FailureClass.APP, FailureClass.DEVICE, FailureClass.TLS})
+_COUNTED = frozenset({FailureClass.APP, FailureClass.DEVICE, FailureClass.TLS, FailureClass.UNAUTHENTICATED})
 
 
 def _ended_well(phase: Phase | None) -> Verdict:
@@ -105,7 +107,7 @@ def error_line(ended: Ended) -> str:
     lines = [line.strip() for line in redacted(ended.message).splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if errors or (lines and ended.exit_code < 128):
-        return (errors or lines)[-1][:_MESSAGE_LENGTH]
+        return (errors or lines)[-1][:MAX_MESSAGE]
     if ended.exit_code > 128:
         number = ended.exit_code - 128
         name = f" ({Signals(number).name})" if number in set(Signals) else ""

@@ -18,6 +18,7 @@ from diloco_operator.planning.acceptance import refusal, resolve_status
 from diloco_operator.planning.addresses import pending_words
 from diloco_operator.planning.clean_up import is_clean, is_empty, teardown, without_outlived
 from diloco_operator.planning.clock import to_text
+from diloco_operator.planning.connections import with_connections
 from diloco_operator.planning.deletion import deletion
 from diloco_operator.planning.desired import object_actions, pod_actions
 from diloco_operator.planning.draft import Draft
@@ -26,7 +27,7 @@ from diloco_operator.planning.learners import Surroundings, settle_row
 from diloco_operator.planning.manifests.common import selector
 from diloco_operator.planning.place import wanted_indices
 from diloco_operator.planning.rows import resumed_row, silent_sites, stopped_row
-from diloco_operator.planning.site_pass import openings, waits_for_address, with_connections, with_marks, with_sites
+from diloco_operator.planning.site_pass import openings, waits_for_address, with_marks, with_sites
 from diloco_operator.planning.sites import places
 from diloco_operator.planning.starts import may_start, start_due
 from diloco_operator.planning.summary import described, finished
@@ -173,8 +174,8 @@ def _running(draft: Draft) -> Plan:
         starts = start_due(draft.job, draft.observed, rows, wanted, openings(draft), draft.now)
         draft = replace(draft, rows=starts.rows).told(*starts.events)
     draft = described(draft)
-    actions = [*object_actions(draft.wanted), *pod_actions(draft.wanted)]
-    return finished(replace(draft, actions=tuple(actions)))
+    actions = (*draft.actions, *object_actions(draft.wanted), *pod_actions(draft.wanted))
+    return finished(replace(draft, actions=actions))
 
 
 def _ended(draft: Draft, ending: Ending) -> Plan:

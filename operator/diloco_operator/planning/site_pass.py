@@ -9,11 +9,9 @@ from dataclasses import replace
 from diloco_api import names
 from diloco_api.states import LearnerPhase
 from diloco_operator.planning.addresses import addresses
-from diloco_operator.planning.classify import FailureClass
 from diloco_operator.planning.draft import Draft
 from diloco_operator.planning.place import Room
-from diloco_operator.planning.rows import ACTIVE, heard
-from diloco_operator.planning.site_state import SiteState, overdue_there, site_state, with_synchronizer_reachable
+from diloco_operator.planning.site_state import SiteState, overdue_there, site_state
 from diloco_operator.planning.starts import Openings
 from diloco_operator.planning.waiting import Mark, overdue
 
@@ -42,19 +40,6 @@ def with_marks(draft: Draft, marks: Iterable[Mark]) -> Draft:
             states[mark.site] = overdue_there(before, mark, draft.site_moment)
             events += states[mark.site].events[len(before.events) :]
     return replace(draft, states=states, events=tuple(events))
-
-
-def with_connections(draft: Draft, silent: frozenset[str]) -> Draft:
-    """Which sites' Learners reach the Synchronizer."""
-    states: dict[str, SiteState] = {}
-    for name, state in draft.states.items():
-        here = [row for row in draft.rows.values() if row.site == name]
-        active = [row for row in here if row.state in ACTIVE]
-        known = [heard(row, draft.observed.progress) for row in active]
-        live = any(learner is not None and learner.live for learner in known)
-        refused = next((row.message for row in here if row.reason == FailureClass.TLS.value), "")
-        states[name] = with_synchronizer_reachable(state, live, name in silent, refused, draft.site_moment)
-    return replace(draft, states=states)
 
 
 def openings(draft: Draft) -> Openings:

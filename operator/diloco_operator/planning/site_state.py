@@ -133,15 +133,9 @@ def marked(state: SiteState, mark: Mark, moment: SiteMoment) -> SiteState:
     return _judged(replace(_with_eligible(state, "False", mark.reason, mark.message, moment), refuses=refuses), moment)
 
 
-def with_synchronizer_reachable(
-    state: SiteState, heard: bool, silent: bool, tls_failure: str, moment: SiteMoment
-) -> SiteState:
-    """Whether the site's Learners reach the Synchronizer; unknown, it stays as it was."""
-    status: Literal["True", "False"] = "True" if heard and not silent else "False"
-    if not (heard or silent or tls_failure):
-        return state
-    reason = Reason.CONNECTED if status == "True" else Reason.TLS_FAILURE if tls_failure else Reason.HEARTBEATS_STALE
-    message = tls_failure if reason is Reason.TLS_FAILURE else ""
+def with_synchronizer_reachable(state: SiteState, reason: Reason, message: str, moment: SiteMoment) -> SiteState:
+    """Whether the site's Learners reach the Synchronizer."""
+    status: Literal["True", "False"] = "True" if reason is Reason.CONNECTED else "False"
     return _with(state, SiteConditionType.SYNCHRONIZER_REACHABLE, status, reason, message, moment)
 
 

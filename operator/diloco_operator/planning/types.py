@@ -117,6 +117,18 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class LogTail:
+    """The end of one pod's log as it was read, or why it could not be."""
+
+    pod: str
+    read_at: float
+    """Unix seconds."""
+    text: str = ""
+    problem: str = ""
+    """Reason as of SiteError; empty: it was read."""
+
+
+@dataclass(frozen=True)
 class SiteView:
     """One site as just seen."""
 
@@ -137,6 +149,8 @@ class SiteView:
     """When it last answered, unix seconds; None: not yet, as far as this process knows."""
     cluster_uid: str = ""
     """Identity of the cluster that answered."""
+    log_tail: LogTail | None = None
+    """The last one that was read there; None: none was yet, as far as this process knows."""
 
 
 @dataclass(frozen=True)
@@ -235,11 +249,20 @@ class Delete:
 
 
 @dataclass(frozen=True)
+class ReadLog:
+    """Look at the end of a log; what is found there is an observation of later passes."""
+
+    site: str
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True)
 class Drain:
     """Ask the Synchronizer to end the run well."""
 
 
-Action = CreatePod | Apply | Delete | Drain
+Action = CreatePod | Apply | Delete | ReadLog | Drain
 
 
 @dataclass(frozen=True)

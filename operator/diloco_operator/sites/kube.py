@@ -17,6 +17,8 @@ from diloco_operator.sites.kube_kinds import CONFIG_MAP, HUB_KINDS, POD, SECRET,
 from diloco_operator.sites.kube_watch import SharedWatch
 from diloco_operator.sites.kubeconfig import ClusterCredentials
 from diloco_operator.sites.site import (
+    LOG_TAIL_BYTES,
+    LOG_TAIL_LINES,
     AlreadyExists,
     Created,
     Manifest,
@@ -120,6 +122,14 @@ class KubeSite:
             await self._client.request("DELETE", self._kind(kind).object_path(self._namespace, name), (), options)
         except SiteNotFound:
             pass
+
+    async def log_tail(self, pod: str, container: str) -> str:
+        """Needs the right to get pods/log, which a site may withhold."""
+        query = [("container", container), ("tailLines", str(LOG_TAIL_LINES)), ("limitBytes", str(LOG_TAIL_BYTES))]
+        try:
+            return await self._client.text(f"{POD.object_path(self._namespace, pod)}/log", query, 2 * LOG_TAIL_BYTES)
+        except SiteNotFound:
+            return ""
 
     def watch(self, job_uid: str) -> AsyncIterator[SiteEvent]:
         return self._watch.read(job_uid)

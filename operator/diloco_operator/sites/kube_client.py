@@ -24,6 +24,8 @@ from diloco_operator.sites.site import Manifest, SiteBusy, SiteError, SiteServer
 
 JSON = "application/json"
 APPLY_PATCH = "application/apply-patch+yaml"
+ANYTHING = "application/json, */*"
+"""Text where that is what there is; refusals in JSON all the same."""
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """What to ask for: objects without their content."""
@@ -50,6 +52,8 @@ class KubeLimits:
     """Name, TCP and TLS."""
     read_seconds: float = 15.0
     """From the connection to the end of an answer."""
+    list_seconds: float = 60.0
+    """All pages of a list together; one that was begun within them is waited for."""
     watch_inactivity_seconds: float = 80.0
     """A watch tells nothing for this long: its connection is taken for dead. Bookmarks come about every 60 s,
     if at all."""
@@ -105,18 +109,14 @@ class KubeClient:
         accept: str = JSON,
     ) -> Manifest:
         """One call and its decoded answer. Raises SiteError; SiteNotFound, AlreadyThere and SiteExpired are its own."""
-        self._check()
-        seconds = self.limits.connect_seconds + self.limits.read_seconds
-        timeout = aiohttp.ClientTimeout(
-            total=seconds,
-            connect=self.limits.connect_seconds,
-            sock_read=self.limits.read_seconds,
-        )
-        try:
-            return await self._exchange(method, path, query, body, content_type, accept, timeout)
-        except SiteError as error:
-            self._note(error)
-            raise
+        answer = decoded(await self._called(method, path, query, body, content_type, accept, MAX_ANSWER_BYTES))
+        if answer is None:
+            raise SiteServerError(f"{self._credentials.server}: the answer is not a JSON object")
+        return answer
+
+    async def text(self, path: str, query: Query, most_bytes: int) -> str:
+        """What is read as it is, such as a log."""
+        return (await self._called("GET", path, query, None, JSON, ANYTHING, most_bytes)).decode(errors="replace")
 
     async def list_all(self, path: str, selector: str, *, metadata_only: bool) -> tuple[list[Manifest], str]:
         """All pages of a list and the resourceVersion they are of."""
@@ -124,7 +124,10 @@ class KubeClient:
         query = [("limit", str(PAGE_SIZE))] + ([("labelSelector", selector)] if selector else [])
         items: list[Manifest] = []
         token, restarts, pages = "", 0, 0
+        give_up_at = self._now() + self.limits.list_seconds
         while pages * PAGE_SIZE < MAX_LIST_ITEMS:
+            if self._now() > give_up_at:
+                raise SiteUnreachable(f"{self._credentials.server}: no end of a list of {path} within the time allowed")
             pages += 1
             try:
                 page = await self.request("GET", path, [*query, ("continue", token)] if token else query, accept=accept)
@@ -178,17 +181,28 @@ class KubeClient:
         if refusal is not None:
             raise refusal
 
+    async def _called(
+        self, method: str, path: str, query: Query, body: Any, content_type: str, accept: str, most_bytes: int
+    ) -> bytes:
+        """One call within the usual time limits, if the server is to be asked at all."""
+        self._check()
+        connect, read = self.limits.connect_seconds, self.limits.read_seconds
+        timeout = aiohttp.ClientTimeout(total=connect + read, connect=connect, sock_read=read)
+        try:
+            return await self._exchange(method, path, query, body, content_type, accept, timeout, most_bytes)
+        except SiteError as error:
+            self._note(error)
+            raise
+
     async def _exchange(
         self, method: str, path: str, query: Query, body: Any, content_type: str, accept: str,
-        timeout: aiohttp.ClientTimeout,
-    ) -> Manifest:  # fmt: skip
+        timeout: aiohttp.ClientTimeout, most_bytes: int,
+    ) -> bytes:  # fmt: skip
         async with self._open(method, path, query, body, content_type, accept, timeout) as response:
             if not 200 <= response.status < 300:
                 raise await self._refused(response)
-            answer = decoded(await content(response, MAX_ANSWER_BYTES))
+            answer = await content(response, most_bytes)
         self._answered()
-        if answer is None:
-            raise SiteServerError(f"{self._credentials.server}: the answer is not a JSON object")
         return answer
 
     @asynccontextmanager
@@ -242,7 +256,7 @@ class KubeClient:
             seconds = self.limits.connect_seconds
             try:
                 timeout = aiohttp.ClientTimeout(total=2 * seconds, connect=seconds)
-                await self._exchange("GET", "/version", (), None, JSON, JSON, timeout)
+                await self._exchange("GET", "/version", (), None, JSON, JSON, timeout, MAX_ANSWER_BYTES)
             except SiteUnreachable as error:
                 self._breaker.failed(error)
             except SiteError:

@@ -8,6 +8,7 @@ honoured: everything `command.ignored_fields` lists (images, resources, security
 import asyncio
 import copy
 import logging
+import os
 import time
 import uuid
 import weakref
@@ -22,6 +23,8 @@ from diloco_operator.sites.command import check_pod, ignored_fields
 from diloco_operator.sites.container import PodRun, RestartBackoff, Surroundings, timestamp
 from diloco_operator.sites.process_table import ProcessTable
 from diloco_operator.sites.site import (
+    LOG_TAIL_BYTES,
+    LOG_TAIL_LINES,
     AlreadyExists,
     Created,
     Manifest,
@@ -170,6 +173,16 @@ class ProcessSite:
         else:
             for pod in self._pods_of(existing):
                 self._delete_pod(pod)
+
+    async def log_tail(self, pod: str, container: str) -> str:
+        """Every process has one output, whatever its container is called."""
+        try:
+            with self.log_file(pod).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines(keepends=True)
+        except FileNotFoundError:
+            return ""
+        return "".join(lines[-LOG_TAIL_LINES:])
 
     def watch(self, job_uid: str) -> AsyncIterator[SiteEvent]:
         watch = _Watch(job_uid)

@@ -11,6 +11,10 @@ from typing import Any, Literal, Protocol
 
 Manifest = dict[str, Any]
 
+LOG_TAIL_LINES = 50
+LOG_TAIL_BYTES = 64 * 1024
+"""At most this much of a log is read at once."""
+
 
 class SiteError(Exception):
     """A call to a site failed. `reason` is CamelCase for conditions, the text is for people."""
@@ -151,6 +155,9 @@ class Site(Protocol):
 
     async def delete(self, kind: str, name: str, uid: str | None) -> None:
         """Begin the deletion of an object; absent is done. SiteConflict when `uid` is given and is not the object's."""
+
+    async def log_tail(self, pod: str, container: str) -> str:
+        """The last `LOG_TAIL_LINES` lines a pod's container has written; empty when there is no such pod."""
 
     def watch(self, job_uid: str) -> AsyncIterator[SiteEvent]:
         """Changes of the job's objects from now on, until the iterator is closed."""

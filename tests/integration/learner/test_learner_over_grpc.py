@@ -327,7 +327,7 @@ async def test_a_refused_token_is_called_an_auth_failure(make: Maker) -> None:
     it = await make(SYNCHRONOUS)
     it.backend.failures["join"] = [Unauthenticated("not this job's key")]
     it.start()
-    assert await it.end() == Ended(ExitCode.INCOMPATIBLE, "AuthFailure: not this job's key")
+    assert await it.end() == Ended(ExitCode.UNAUTHENTICATED, "AuthFailure: not this job's key")
 
 
 async def test_a_tape_that_cannot_be_written_neither_stops_it_nor_hides_its_end(

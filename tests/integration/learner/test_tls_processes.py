@@ -123,7 +123,7 @@ async def test_a_learner_trains_and_one_with_another_ca_ends_and_says_why(tmp_pa
     assert foreign.returncode == ExitCode.TLS
     last = errors.decode().splitlines()[-1]
     assert last.startswith(f"error: TLSFailure: {host}:{run.synchronizer_port}: unable to get local issuer certificate")
-    assert f"subject CN=synchronizer,O=diloco {JOB}, issuer CN=CA 0,O=diloco {JOB}, valid until " in last
+    assert f"subject CN=synchronizer,O=diloco {JOB}, issuer CN=CA 0,O=diloco {JOB}, until " in last
 
 
 def scrape(host: str, port: int) -> str:

@@ -6,6 +6,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,21 @@ async def test_a_list_without_end_is_given_up(server: ApiServer, monkeypatch: py
         with pytest.raises(SiteServerError, match="without end"):
             await asyncio.wait_for(client.list_all(PATH, "", metadata_only=True), 5)
     assert len(server.asked) == 3
+
+
+async def test_pages_that_trickle_in_do_not_hold_a_list_up_for_ever(server: ApiServer) -> None:
+    """Each of them comes within the time allowed for a call."""
+
+    async def trickle(_: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(0.2)
+        return web.json_response({"items": [], "metadata": {"continue": "more"}})
+
+    server.answers[PATH] = trickle
+    async with client_of(server.credentials(), replace(QUICK, list_seconds=0.5)) as client:
+        began = time.monotonic()
+        with pytest.raises(SiteUnreachable, match=f"no end of a list of {PATH} within the time allowed"):
+            await client.list_all(PATH, "", metadata_only=True)
+        assert time.monotonic() - began < 2
+        server.answers[PATH] = value({"items": [], "metadata": {"resourceVersion": "7"}})
+        assert await client.list_all(PATH, "", metadata_only=True) == ([], "7")
+    assert 3 <= len(server.asked) <= 4

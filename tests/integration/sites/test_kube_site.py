@@ -19,6 +19,7 @@ from diloco_operator.sites.site import (
     SiteForbidden,
     SiteInvalid,
     SiteNamespaceMissing,
+    SiteServerError,
     SiteUnauthorized,
 )
 from fakes.api_server import Answer, ApiServer, always, item, listed, status, value
@@ -246,3 +247,41 @@ async def test_a_missing_namespace_is_told_from_a_missing_object(server: ApiServ
     with pytest.raises(SiteNamespaceMissing):
         await site.apply(manifest("Secret", "c"))
     await site.delete("Pod", "p", None)
+
+
+async def test_the_end_of_a_log_is_asked_for_by_container_and_bounded(server: ApiServer, site: KubeSite) -> None:
+    log = "joined\nan odd byte: \ufffd\n"
+
+    async def text(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"joined\nan odd byte: \xff\n", content_type="text/plain")
+
+    server.answers["GET", f"{PODS}/p/log"] = text
+    assert await site.log_tail("p", "learner") == log
+    (asked,) = server.asked
+    assert asked.query == {"container": "learner", "tailLines": "50", "limitBytes": "65536"}
+    assert await site.log_tail("gone", "learner") == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (always(403, "Forbidden", 'pods "p" is forbidden: cannot get resource "pods/log"'), SiteForbidden, "pods/log"),
+        (always(400, "BadRequest", 'container "learner" is waiting to start'), SiteInvalid, "waiting to start"),
+        (always(500, "InternalError", "dial tcp 10.0.0.1:10250: no route to host"), SiteServerError, "no route"),
+    ],
+)
+async def test_a_log_that_cannot_be_had_is_an_error_that_says_so(
+    server: ApiServer, site: KubeSite, answer: Answer, error: type[SiteError], words: str
+) -> None:
+    server.answers["GET", f"{PODS}/p/log"] = answer
+    with pytest.raises(error, match=words):
+        await site.log_tail("p", "learner")
+
+
+async def test_a_server_that_ignores_the_bound_on_a_log_is_not_believed(server: ApiServer, site: KubeSite) -> None:
+    async def endless(_: web.Request) -> web.StreamResponse:
+        return web.Response(text="x" * 2**20)
+
+    server.answers["GET", f"{PODS}/p/log"] = endless
+    with pytest.raises(SiteServerError, match="an answer of more than"):
+        await site.log_tail("p", "learner")

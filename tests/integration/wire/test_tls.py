@@ -1,7 +1,9 @@
 """Mutual TLS between a Learner and the Synchronizer: who is let in, what a renewal does, how an unfit end is named."""
 
 import asyncio
+import logging
 import random
+import re
 import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +14,8 @@ import pytest
 
 from diloco_api import names
 from diloco_api.errors import SpecError
+from diloco_api.reach import REACHED_LINE, Failure, Unreached, last_said
+from diloco_api.status import MAX_MESSAGE
 from diloco_api.timeouts import Timeouts
 from diloco_api.tokens import make_token
 from diloco_trainer.wire.client import SynchronizerClient
@@ -203,17 +207,17 @@ UNFIT: dict[str, tuple[Unfit, str, str]] = {
             certificates.server(folder / "s", age=2, late=2),
             certificates.learner(folder / "l", age=2, late=1),
         ),
-        "certificate has expired: the Synchronizer's Secret was not renewed, or a clock is wrong",
+        "the Synchronizer's Secret was not renewed, or a clock is wrong",
         "subject CN=synchronizer,O=diloco {job}",
     ),
     "the address is another job's": (
         lambda folder: (certificates.server(folder / "s"), certificates.learner(folder / "l", expects=OTHER_JOB)),
-        f"is not for diloco-{OTHER_JOB}.synchronizer.internal: the address leads to another Synchronizer",
+        f"; not for diloco-{OTHER_JOB}.synchronizer.internal: the address leads to another Synchronizer",
         "subject CN=synchronizer,O=diloco {job}",
     ),
     "the Learner's certificate is foreign": (
         lambda folder: (certificates.server(folder / "s"), certificates.learner(folder / "l", root=OTHER_ROOT)),
-        "the Synchronizer refuses this Learner's certificate: it has ended, or its Secret is not of this job",
+        "; it has ended, or its Secret is not of this job",
         "subject CN=learner-0-0,O=diloco {job}",
     ),
     "the Learner's certificate has expired": (
@@ -237,7 +241,8 @@ async def test_a_learner_never_admitted_gives_up_and_names_the_certificate(
     assert words.startswith(f"TLSFailure: 127.0.0.1:{server.port}: ")
     assert advice.format(folder=tmp_path) in words
     assert shown.format(job=JOB) in words
-    assert "sha256 fingerprint " in words
+    assert re.search(r": sha256 ([0-9A-F]{2}:){7}[0-9A-F]{2}\.\.\., subject ", words)
+    assert shown.format(job=JOB) in words[:MAX_MESSAGE], "it does not fit into a status"
     assert not backend.calls
 
 
@@ -310,3 +315,28 @@ async def test_whoever_merely_comes_too_early_is_not_looked_into(tmp_path: Path)
         assert await reach.explain(error) is error
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+async def test_a_learner_whose_heartbeats_fail_says_why_and_when_that_is_over(
+    backend: FakeBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="diloco_trainer.wire.reach")
+    own, beat = certificates.server(tmp_path / "s"), pb.HeartbeatRequest(index=0, incarnation=0)
+    async with (
+        served(backend, own) as server,
+        connected(tmp_path, certificates.learner(tmp_path / "l"), server.port) as it,
+    ):
+        await it.join(join_request())
+        await it.heartbeat(beat)
+        assert caplog.text == ""
+        await server.stop(0)
+        with pytest.raises(SynchronizerUnavailable):
+            await it.heartbeat(beat)
+        async with asyncio.timeout(10):
+            while not caplog.text:
+                await asyncio.sleep(0.01)
+        assert last_said(caplog.text) == Unreached(Failure.TCP, f"127.0.0.1:{server.port}: Connection refused")
+        async with served(backend, own, server.port):
+            await it.heartbeat(beat)
+        assert last_said(caplog.text) is None
+    assert [record.getMessage() for record in caplog.records][1:] == [REACHED_LINE]

@@ -91,4 +91,5 @@ def test_exit_codes_are_distinct_and_stay() -> None:
         "INCOMPATIBLE": 82,
         "ORPHANED": 83,
         "TLS": 84,
+        "UNAUTHENTICATED": 85,
     }

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from diloco_api import names
-from diloco_operator import site_link
+from diloco_operator import site_batch, site_link
 from diloco_operator.planning.learners import NAME_CONFLICT
-from diloco_operator.planning.types import Apply, CreatePod, Delete, Refusal
-from diloco_operator.site_link import SiteEntry, SiteLink, stages
+from diloco_operator.planning.types import Apply, CreatePod, Delete, ReadLog, Refusal
+from diloco_operator.site_batch import stages
+from diloco_operator.site_link import SiteEntry, SiteLink
 from diloco_operator.sites.site import AlreadyExists, Created, SiteError, SiteForbidden, SiteQuotaExceeded
 from fakes.sites import FakeSite
 
@@ -149,7 +150,7 @@ async def test_no_more_than_a_few_calls_are_under_way_at_once() -> None:
             return await super().create_pod(manifest)
 
     await link(Counting("a"), []).apply([pod(f"l-{index}-1", index) for index in range(30)])
-    assert most == site_link.PARALLEL
+    assert most == site_batch.PARALLEL
 
 
 async def test_after_the_first_denial_by_quota_no_more_creations_are_tried_but_deletions_go_on() -> None:
@@ -165,7 +166,7 @@ async def test_after_the_first_denial_by_quota_no_more_creations_are_tried_but_d
     await FakeSite.create_pod(site, pod("old").manifest)
     linked = link(site, [])
     await linked.apply([*(pod(f"l-{index}-1", index) for index in range(30)), Delete("a", "Pod", "old", None)])
-    assert len(tried) <= site_link.PARALLEL
+    assert len(tried) <= site_batch.PARALLEL
     assert ("delete", "Pod", "old") in site.calls
     view = await linked.look()
     assert set(view.refusals) == {f"l-{index}-1" for index in range(30)}
@@ -304,3 +305,47 @@ async def test_a_pod_with_labels_nobody_of_us_wrote_is_a_site_that_cannot_be_rea
     view = await link(site, []).look()
     assert view.unreachable == "InternalError"
     assert view.message == "ValueError"  # what the site wrote stays out of the status
+
+
+async def test_a_log_is_read_beside_the_batch_and_told_with_the_next_look() -> None:
+    site, wakes = FakeSite("a"), []
+    site.logs["l-0-1"] = "joined\n"
+    linked = link(site, wakes)
+    await linked.apply([ReadLog("a", "l-0-1", "learner"), thing("ConfigMap", "config")])
+    async with asyncio.timeout(2):
+        while (tail := (await linked.look()).log_tail) is None:
+            await asyncio.sleep(0.01)
+    assert (tail.pod, tail.text, tail.problem) == ("l-0-1", "joined\n", "")
+    assert wakes
+    assert ("apply", "ConfigMap", "config") in site.calls
+    await linked.close()
+
+
+async def test_a_log_that_does_not_come_holds_nothing_up_and_is_asked_for_once() -> None:
+    site, reads, never = FakeSite("a"), [], asyncio.Event()
+
+    async def hang(pod: str, container: str) -> str:
+        reads.append(pod)
+        await never.wait()
+        return ""
+
+    site.log_tail = hang  # type: ignore[method-assign]
+    linked = link(site, [])
+    for number in range(3):
+        await linked.apply([ReadLog("a", "l-0-1", "learner"), thing("ConfigMap", f"config-{number}")])
+    assert reads == ["l-0-1"]
+    assert [name for call, _, name in site.calls if call == "apply"] == ["config-0", "config-1", "config-2"]
+    assert (await linked.look()).log_tail is None
+    await linked.close()
+
+
+async def test_a_log_that_may_not_be_read_is_told_by_its_reason() -> None:
+    site, wakes = FakeSite("a"), []
+    site.log_problem = SiteForbidden("pods/log")
+    linked = link(site, wakes)
+    await linked.apply([ReadLog("a", "l-0-1", "learner")])
+    async with asyncio.timeout(2):
+        while (tail := (await linked.look()).log_tail) is None:
+            await asyncio.sleep(0.01)
+    assert (tail.text, tail.problem) == ("", "Forbidden")
+    await linked.close()

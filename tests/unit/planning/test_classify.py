@@ -51,6 +51,8 @@ def test_a_good_end_means_what_the_synchronizer_was_doing(code: int, phase: Phas
         (ExitCode.FENCED, FailureClass.FENCED, False),
         (ExitCode.JOB_ENDED, FailureClass.ENDED, False),
         (ExitCode.ORPHANED, FailureClass.ORPHANED, False),
+        (ExitCode.TLS, FailureClass.TLS, True),
+        (ExitCode.UNAUTHENTICATED, FailureClass.UNAUTHENTICATED, True),
     ],
 )
 def test_exit_codes(code: int, kind: FailureClass, counts: bool) -> None:

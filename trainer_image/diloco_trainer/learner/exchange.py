@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 
 from diloco_api.exit_codes import ExitCode
+from diloco_api.reach import Failure, Unreached
 from diloco_api.run_config import RunConfig
 from diloco_trainer.algorithm.fragments import FragmentLayout
 from diloco_trainer.learner.account import Account
@@ -33,7 +34,6 @@ from diloco_trainer.wire.errors import (
     Unauthenticated,
     WireError,
 )
-from diloco_trainer.wire.reach import Failure
 from diloco_trainer.wire.service import Synchronizer
 
 BROKEN = 1
@@ -145,7 +145,7 @@ class Exchange:
 
 def _line(error: Exception) -> str:
     """Begins with the step of the way to the Synchronizer that failed, where it was the last one."""
-    return f"{Failure.AUTH.value}: {error}" if isinstance(error, Unauthenticated) else str(error)
+    return str(Unreached(Failure.AUTH, str(error)) if isinstance(error, Unauthenticated) else error)
 
 
 def _exit_code(error: Exception) -> int:
@@ -154,6 +154,8 @@ def _exit_code(error: Exception) -> int:
             return ExitCode.ORPHANED
         case CertificateRefused():
             return ExitCode.TLS
+        case Unauthenticated():
+            return ExitCode.UNAUTHENTICATED
         case Fenced():
             return ExitCode.FENCED
         case Refused(reason=Reason.JOB_ENDED):

@@ -73,12 +73,20 @@ class SynchronizerClient:
         """Raises CertificateRefused when the two ends have never trusted each other and will not."""
         reply = await self._repeated(lambda: self._knock(request))
         if self._reach is not None:
-            self._reach.admitted = True
+            self._reach.reached()
         return reply
 
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
-        """One attempt within the heartbeat's own deadline."""
-        return await self._short(lambda stub: stub.Heartbeat, request, self._timeouts.heartbeat_timeout_seconds)
+        """One attempt within the heartbeat's own deadline; why it failed is found out beside it."""
+        try:
+            reply = await self._short(lambda stub: stub.Heartbeat, request, self._timeouts.heartbeat_timeout_seconds)
+        except SynchronizerUnavailable:
+            if self._reach is not None and not self._closed:
+                self._reach.missed()
+            raise
+        if self._reach is not None:
+            self._reach.reached()
+        return reply
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseReply:
         return await self._repeated(lambda: self._short(lambda stub: stub.LeaseWork, request))
@@ -127,6 +135,8 @@ class SynchronizerClient:
     async def close(self) -> None:
         """Calls under way end with SynchronizerUnavailable."""
         self._closed = True
+        if self._reach is not None:
+            await self._reach.close()
         await self._control.close()
         await self._bulk.close()
 

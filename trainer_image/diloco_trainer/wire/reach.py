@@ -1,7 +1,7 @@
 """Why the Synchronizer cannot be reached, found out by a plain connection to each address: gRPC says UNAVAILABLE only.
 
-Names the first thing that fails: DNS, TCP, TLS. Used while a Learner waits to be admitted; decides when waiting is in
-vain because the certificates of the two ends do not fit.
+Names the first thing that fails: DNS, TCP, TLS. Used while a Learner waits to be admitted, and when its heartbeats
+fail; decides when waiting is in vain because the certificates of the two ends do not fit.
 """
 
 import asyncio
@@ -9,8 +9,8 @@ import logging
 import socket
 import ssl
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
 
@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from diloco_api.names import FILE_CA
+from diloco_api.reach import REACHED_LINE, Failure, Unreached, unreached_line
 from diloco_trainer.wire.errors import CertificateRefused, SynchronizerUnavailable, WireError
 from diloco_trainer.wire.link import read_addresses
 from diloco_trainer.wire.protocol import split_address
@@ -28,35 +29,23 @@ PROBE_SECONDS = 5.0
 VERDICTS = 2
 """Rounds of probes, one after the other, that must find the certificates unfit before it is believed: a process that
 ends in the middle of a handshake looks like one that refuses it."""
+_SHOWN_BYTES = 8
+"""Of a fingerprint: the whole would take a third of a status message."""
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME = 9, 10, 62
 """Codes of X.509 verification, as OpenSSL numbers them."""
 
 logger = logging.getLogger(__name__)
 
 
-class Failure(StrEnum):
-    """First words of what a Learner says about a Synchronizer it cannot reach."""
-
-    DNS = "DNSFailure"
-    TCP = "TCPFailure"
-    TLS = "TLSFailure"
-    AUTH = "AuthFailure"
-
-
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Unreached):
     """What is wrong with one address. `unfit`: the certificates, which waiting does not mend."""
 
-    failure: Failure
-    message: str
     unfit: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.failure.value}: {self.message}"
 
 
 class Reachability:
-    """Explains the failed Joins of one Learner."""
+    """Explains the failed Joins and heartbeats of one Learner, and says in its log what it finds."""
 
     def __init__(self, addresses: Path, tls: ClientTls) -> None:
         self._addresses = addresses
@@ -64,7 +53,10 @@ class Reachability:
         self._failures = 0
         self._unfit = 0
         self._told = ""
-        self.admitted = False
+        self._threads = ThreadPoolExecutor(thread_name_prefix="reach")
+        """Own ones: the end of an event loop waits for its common ones, and an address may take its time."""
+        self._looking: asyncio.Task[None] | None = None
+        self._admitted = False
         """The two ends have once trusted each other: what does not fit now is a renewal under way."""
 
     async def explain(self, error: SynchronizerUnavailable) -> WireError:
@@ -76,11 +68,50 @@ class Reachability:
         if self._failures == 1:
             return error
         try:
-            addresses = read_addresses(self._addresses)
+            findings, num_addresses = await self._look()
         except SynchronizerUnavailable as unreadable:
             return unreadable
-        findings = await asyncio.gather(*(asyncio.to_thread(probe, address, self._tls) for address in addresses))
-        return self._verdict(error, [finding for finding in findings if finding is not None], len(addresses))
+        return self._verdict(error, findings, num_addresses)
+
+    def reached(self) -> None:
+        """The Synchronizer has answered."""
+        self._failures, self._unfit, self._admitted = 0, 0, True
+        if self._told:
+            logger.info(REACHED_LINE)
+            self._told = ""
+
+    def missed(self) -> None:
+        """A Learner that was admitted is not answered: find out why, beside whatever it does."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._say_why(), name="look for the Synchronizer")
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _say_why(self) -> None:
+        try:
+            findings, _ = await self._look()
+        except SynchronizerUnavailable:
+            return  # no address to look at, which the link says itself
+        if findings:
+            self._tell(str(findings[0]))
+
+    async def _look(self) -> tuple[list[Finding], int]:
+        """(what is wrong with addresses, how many addresses there are). Raises SynchronizerUnavailable."""
+        addresses = read_addresses(self._addresses)
+        loop = asyncio.get_running_loop()
+        probes = [loop.run_in_executor(self._threads, probe, address, self._tls) for address in addresses]
+        findings = await asyncio.gather(*probes)
+        return [finding for finding in findings if finding is not None], len(addresses)
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            logger.warning("%s", unreached_line(text))
+            self._told = text
 
     def _verdict(self, error: SynchronizerUnavailable, findings: Sequence[Finding], num_addresses: int) -> WireError:
         """Unfit: no address leads to the right Synchronizer, and at least one to a wrong one."""
@@ -89,11 +120,9 @@ class Reachability:
         if not findings:
             return error
         text = str((unfit or findings)[0])
-        if self._unfit >= VERDICTS and not self.admitted:
+        if self._unfit >= VERDICTS and not self._admitted:
             return CertificateRefused(text)
-        if text != self._told:
-            logger.warning("%s", text)
-            self._told = text
+        self._tell(text)
         return SynchronizerUnavailable(text)
 
 
@@ -125,7 +154,8 @@ def _handshake(connection: socket.socket, address: str, tls: ClientTls) -> Findi
             if _is_welcome(secured):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return Finding(Failure.TLS, f"{address}: {_why_unfit(error, tls)}; {_shown(address)}", unfit=True)
+        why, advice = _unfit(error, tls)
+        return Finding(Failure.TLS, f"{address}: {why}: {_shown(address)}; {advice}", unfit=True)
     except ssl.SSLError as error:
         return Finding(Failure.TLS, f"{address}: no TLS server answers there: {error.reason or error.strerror}")
     except OSError as error:
@@ -134,9 +164,8 @@ def _handshake(connection: socket.socket, address: str, tls: ClientTls) -> Findi
         own = _described(x509.load_pem_x509_certificate(tls.own.read().certificate))
     except (OSError, ValueError) as error:
         own = f"its own certificate cannot be read: {error}"
-    advice = "it has ended, or its Secret is not of this job"
-    refused = f"{address}: the Synchronizer refuses this Learner's certificate: {advice}; {own}"
-    return Finding(Failure.TLS, refused, unfit=True)
+    refused = f"{address}: the Synchronizer refuses this Learner's certificate: {own}"
+    return Finding(Failure.TLS, f"{refused}; it has ended, or its Secret is not of this job", unfit=True)
 
 
 def _is_welcome(secured: ssl.SSLSocket) -> bool:
@@ -148,14 +177,15 @@ def _is_welcome(secured: ssl.SSLSocket) -> bool:
         return False
 
 
-def _why_unfit(error: ssl.SSLCertVerificationError, tls: ClientTls) -> str:
-    message = error.verify_message
+def _unfit(error: ssl.SSLCertVerificationError, tls: ClientTls) -> tuple[str, str]:
+    """(what is wrong, what that means); between them stands whose certificate it is, as a status has little room."""
     if error.verify_code == _WRONG_NAME:
-        return f"the certificate there is not for {tls.server_name}: the address leads to another Synchronizer"
+        return "it is another one's", f"not for {tls.server_name}: the address leads to another Synchronizer"
     if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
-        return f"{message}: the Synchronizer's Secret was not renewed, or a clock is wrong"
+        return error.verify_message, "the Synchronizer's Secret was not renewed, or a clock is wrong"
     ca = tls.own.folder / FILE_CA
-    return f"{message}: the address leads to something else than this job's Synchronizer, or {ca} is of another job"
+    advice = f"the address leads to something else than this job's Synchronizer, or {ca} is of another job"
+    return error.verify_message, advice
 
 
 def _shown(address: str) -> str:
@@ -175,10 +205,11 @@ def _shown(address: str) -> str:
 
 
 def _described(certificate: x509.Certificate) -> str:
+    """What people compare, the shortest first."""
     subject, issuer = certificate.subject.rfc4514_string(), certificate.issuer.rfc4514_string()
-    fingerprint = certificate.fingerprint(SHA256()).hex(":").upper()
+    fingerprint = certificate.fingerprint(SHA256())[:_SHOWN_BYTES].hex(":").upper()
     until = certificate.not_valid_after_utc.date()
-    return f"subject {subject}, issuer {issuer}, valid until {until}, sha256 fingerprint {fingerprint}"
+    return f"sha256 {fingerprint}..., subject {subject}, issuer {issuer}, until {until}"
 
 
 def _is_proxied(host: str) -> bool:
