@@ -10,6 +10,7 @@ STAMP := $(shell date +%Y%m%d-%H%M%S)
 PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
 PYTEST ?= $(BIN)/python -m pytest
 SITES ?= 2
+CLUSTER_SETS ?= 3
 CLUSTER_TESTS ?= tests/clusters
 CLUSTERS := PYTHONPATH=tests PYTHONUNBUFFERED=1 "$(PYTHON)" -m clusters.cli
 
@@ -21,7 +22,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
-.PHONY: base-image images images-push kind-load clusters-load test-images test-chart test-gpu
+.PHONY: base-image images images-push kind-load clusters-load test-images test-chart test-gpu lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +49,7 @@ test-full: verify test test-chart test-clusters test-images ## Run everything th
 verify: setup ## Check generated files, lint, types, imports, sizes, links; runs no tests
 	@$(BIN)/python -m diloco_api.crd --check
 	@$(BIN)/python -m diloco_api.manifest_page --check
+	@PYTHONPATH=tests $(BIN)/python -m chart.values_page --check
 	@$(BIN)/python -m diloco_trainer.wire.generate --check
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
@@ -61,13 +63,14 @@ clusters-up: ## Start real Kubernetes clusters on this machine, as root: a hub a
 clusters-down: ## Remove the clusters and every trace of them
 	@$(CLUSTERS) down
 
-test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up (CLUSTER_TESTS=)
+test-clusters: setup ## Run the tests that need clusters, as root; brings them up and down unless they are up (CLUSTER_TESTS=, CLUSTER_SETS=)
 	@$(CLUSTERS) build
-	@$(PYTEST) $(CLUSTER_TESTS)
+	@PYTHONPATH=tests $(BIN)/python -m clusters.run --sets $(CLUSTER_SETS) $(CLUSTER_TESTS)
 
-manifests: setup ## Write the CRD and the manifest page from the models
+manifests: setup ## Write the CRD, the manifest page and the charts' page from their sources
 	@$(BIN)/python -m diloco_api.crd
 	@$(BIN)/python -m diloco_api.manifest_page
+	@PYTHONPATH=tests $(BIN)/python -m chart.values_page
 
 proto: setup ## Write the gRPC stubs from synchronizer.proto
 	@$(BIN)/python -m diloco_trainer.wire.generate
@@ -95,6 +98,9 @@ clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=
 
 test-gpu: setup ## Run codecs, copies and the quickstart on a GPU and compare with the CPU (ALLOW_MISSING=1: no GPU is no error)
 	@$(BIN)/python tests/gpu/verify.py $(if $(ALLOW_MISSING),--allow-missing)
+
+lock: ## Renew the lock files of the images after a change of pyproject.toml (UPGRADE=1: newest versions of everything)
+	@python3 .ci/lock.py $(if $(UPGRADE),--upgrade)
 
 test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 10 GB of disk, 6 GB stay)
 	@python3 .ci/images.py build --tag test --base-image localhost/python-base

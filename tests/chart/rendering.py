@@ -41,11 +41,23 @@ def run_helm(*arguments: str, values: Document | None = None) -> str:
 
 
 def render(
-    chart: Path, values: Document | None = None, *, name: str = "diloco", namespace: str = "ops"
+    chart: Path, values: Document | None = None, *, name: str = "diloco", namespace: str = "ops", tests: bool = False
 ) -> list[Document]:
-    """All objects of a release."""
-    text = run_helm("template", name, str(chart), "--namespace", namespace, values=values or {})
-    return [document for document in yaml.safe_load_all(text) if document]
+    """All objects of a release; with `tests` also those of `helm test`."""
+    skipped = [] if tests else ["--skip-tests"]
+    text = run_helm("template", name, str(chart), "--namespace", namespace, *skipped, values=values or {})
+    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+
+
+def with_images(values: Document) -> Document:
+    """What may not be left out, and these values."""
+    return {**values, **{key: {**image, **values.get(key, {})} for key, image in IMAGES.items()}}
+
+
+def pods_of(documents: list[Document]) -> list[Document]:
+    """Metadata and spec of every pod that these objects make."""
+    templates = [found["spec"]["template"] for found in of_kind(documents, "Deployment")]
+    return templates + of_kind(documents, "Pod")
 
 
 def notes(chart: Path, values: Document | None = None, *, name: str = "diloco", namespace: str = "ops") -> str:

@@ -1,97 +1,18 @@
-"""The operator's chart: valid in every variant, restricted, least privilege, and plain about what is missing."""
+"""The operator's chart: least privilege, images, the definition of jobs, and plain about what is missing."""
 
-import json
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
-from chart.rendering import IMAGES, OPERATOR, ROOT, Refused, notes, of_kind, render, rights, run_helm
-from chart.restricted import breaches
+from chart.rendering import IMAGES, OPERATOR, ROOT, Refused, notes, of_kind, render, rights, run_helm, with_images
+from chart.variants import DIGEST, NAMESPACES, OPERATOR_VARIANTS, Values
 from diloco_operator.lease import LEASE_NAME
 from diloco_operator.origin import SECRET_NAME
+from diloco_operator.self_test import read_options
 from diloco_operator.settings import read_settings
 
 CRD = ROOT / "crds/dilocojobs.diloco.dev.yaml"
-DIGEST = "sha256:" + "0" * 64
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "minimal": {
-        "crds": {"install": False},
-        "metrics": {"service": {"enabled": False}},
-        "rbac": {"create": False, "nodes": False},
-        "serviceAccount": {"create": False, "name": "somebody"},
-        "resources": {},
-    },
-    "namespaces": {"scope": "namespaces", "namespaces": ["team-a", "team-b"]},
-    "two replicas": {"replicas": 2, "priorityClassName": "system-cluster-critical"},
-    "full": {
-        "image": {"tag": "v1", "digest": DIGEST, "pullPolicy": "Always"},
-        "trainerImage": {"digest": DIGEST},
-        "imagePullSecrets": ["registry"],
-        "serviceAccount": {"annotations": {"example.com/role": "diloco"}},
-        "metrics": {"port": 9000, "service": {"annotations": {"example.com/scrape": "true"}}},
-        "health": {"port": 9001},
-        "nodeSelector": {"kubernetes.io/os": "linux"},
-        "tolerations": [{"key": "control", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}}},
-        "podAnnotations": {"example.com/note": "1"},
-        "podLabels": {"team": "research"},
-        "extraArgs": ["--verbose"],
-        "extraEnv": [{"name": "TZ", "value": "UTC"}],
-    },
-    "long names": {"fullnameOverride": "a" * 63},
-}  # fmt: skip
-
-
-def merged(values: dict[str, Any]) -> dict[str, Any]:
-    out = dict(values)
-    for key, image in IMAGES.items():
-        out[key] = {**image, **values.get(key, {})}
-    return out
-
-
-@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
-@pytest.mark.parametrize("version", ["1.29", "1.34"])
-def test_every_variant_is_made_of_real_kubernetes_objects(values: dict[str, Any], version: str) -> None:
-    documents = render(OPERATOR, merged(values))
-    for document in documents:
-        if document["kind"] != "CustomResourceDefinition" or version == "1.34":
-            kubernetes_validate.validate(document, version, strict=True)
-    found = [
-        (document["kind"], document["metadata"].get("namespace"), document["metadata"]["name"])
-        for document in documents
-    ]
-    assert len(set(found)) == len(found)
-
-
-@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS.keys())
-def test_the_operators_pod_is_restricted_and_belongs_together(values: dict[str, Any]) -> None:
-    documents = render(OPERATOR, merged(values))
-    (deployment,) = of_kind(documents, "Deployment")
-    spec, template = deployment["spec"], deployment["spec"]["template"]
-    assert breaches(template["spec"]) == []
-    assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-    assert spec["strategy"] == {"type": "Recreate"}
-    (container,) = template["spec"]["containers"]
-    ports = {port["name"] for port in container["ports"]}
-    assert {
-        container[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe", "startupProbe")
-    } <= ports
-    for service in of_kind(documents, "Service"):
-        assert service["spec"]["selector"] == spec["selector"]["matchLabels"]
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
-    account = template["spec"]["serviceAccountName"]
-    assert [found["metadata"]["name"] for found in of_kind(documents, "ServiceAccount")] in ([account], [])
-    bindings = of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding")
-    assert all(
-        binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ops"}] for binding in bindings
-    )
-
-
 ALL = ("get", "list", "watch", "create", "patch", "delete")
 CHILDREN = (
     ("", "pods"), ("", "persistentvolumeclaims"), ("", "configmaps"), ("", "secrets"), ("", "services"),
@@ -117,10 +38,21 @@ IDENTITY = {("", "namespaces", "kube-system", "get")}
 NODES = {("", "nodes", "", "list"), ("", "nodes", "", "watch")}
 
 
+def operators_own(documents: list[dict[str, Any]]) -> dict[str, set[tuple[str, str, str, str]]]:
+    """Rights of every ClusterRole but those that are for users."""
+    return {role["metadata"]["name"]: rights(role) for role in of_kind(documents, "ClusterRole")
+            if not any("aggregate-to" in label for label in role["metadata"]["labels"])}  # fmt: skip
+
+
+def container_of(values: Values) -> dict[str, Any]:
+    (deployment,) = of_kind(render(OPERATOR, with_images(values)), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return dict(container)
+
+
 def test_for_a_whole_cluster_the_operator_has_exactly_these_rights() -> None:
     documents = render(OPERATOR, IMAGES)
-    granted = {role["metadata"]["name"]: rights(role) for role in of_kind(documents, "ClusterRole")}
-    assert granted == {
+    assert operators_own(documents) == {
         "diloco-diloco-operator": IN_A_NAMESPACE | FOR_THE_CLUSTER,
         "diloco-diloco-operator-ops-nodes": NODES,
     }
@@ -129,30 +61,42 @@ def test_for_a_whole_cluster_the_operator_has_exactly_these_rights() -> None:
 
 
 def test_for_single_namespaces_it_has_no_right_outside_of_them_but_reading_nodes() -> None:
-    documents = render(OPERATOR, {**IMAGES, **VARIANTS["namespaces"]})
-    assert [rights(role) for role in of_kind(documents, "ClusterRole")] == [NODES]
+    documents = render(OPERATOR, {**IMAGES, **NAMESPACES})
+    assert list(operators_own(documents).values()) == [NODES]
     granted = {role["metadata"]["namespace"]: rights(role) for role in of_kind(documents, "Role")}
     assert granted == {"team-a": IN_A_NAMESPACE, "team-b": IN_A_NAMESPACE, "ops": INSTALLATION, "kube-system": IDENTITY}
-    (container,) = of_kind(documents, "Deployment")[0]["spec"]["template"]["spec"]["containers"]
-    assert [arg for arg in container["args"] if arg.startswith("--namespace=")] == [
-        "--namespace=team-a",
-        "--namespace=team-b",
-    ]
+    arguments = container_of(NAMESPACES)["args"]
+    assert [arg for arg in arguments if arg.startswith("--namespace=")] == ["--namespace=team-a", "--namespace=team-b"]
 
 
 def test_nodes_are_not_read_where_that_is_switched_off() -> None:
-    documents = render(OPERATOR, {**IMAGES, **VARIANTS["namespaces"], "rbac": {"nodes": False}})
+    documents = render(OPERATOR, {**IMAGES, **NAMESPACES, "rbac": {"nodes": False, "userRoles": False}})
     assert of_kind(documents, "ClusterRole") + of_kind(documents, "ClusterRoleBinding") == []
 
 
-def test_every_binding_leads_to_a_role_of_the_release() -> None:
-    for values in VARIANTS.values():
-        documents = render(OPERATOR, merged(values))
-        roles = {(role["kind"], role["metadata"].get("namespace"), role["metadata"]["name"])
-                 for kind in ("Role", "ClusterRole") for role in of_kind(documents, kind)}  # fmt: skip
-        bound = {(binding["roleRef"]["kind"], binding["metadata"].get("namespace"), binding["roleRef"]["name"])
-                 for kind in ("RoleBinding", "ClusterRoleBinding") for binding in of_kind(documents, kind)}  # fmt: skip
-        assert bound == roles
+def test_users_get_jobs_with_the_roles_that_every_cluster_has() -> None:
+    jobs = ("diloco.dev", "dilocojobs", "")
+    reading = {(*jobs, verb) for verb in ("get", "list", "watch")} | {("diloco.dev", "dilocojobs/status", "", "get")}
+    writing = {(*jobs, verb) for verb in ("create", "update", "patch", "delete")} | {
+        ("diloco.dev", "dilocojobs/scale", "", verb) for verb in ("get", "update", "patch")
+    }
+    wanted = {"view": reading, "edit": reading | writing, "admin": reading | writing | {(*jobs, "deletecollection")}}
+    roles = of_kind(render(OPERATOR, IMAGES), "ClusterRole")
+    for name, granted in wanted.items():
+        label = f"rbac.authorization.k8s.io/aggregate-to-{name}"
+        (role,) = (role for role in roles if role["metadata"]["labels"].get(label) == "true")
+        assert rights(role) == granted, name
+        assert role["metadata"]["name"] == f"diloco-diloco-operator-ops-{name}"
+
+
+def test_two_releases_in_namespaces_of_their_own_share_no_object() -> None:
+    first, second = (
+        {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in render(
+            OPERATOR, with_images({"scope": "namespaces", "namespaces": [f"jobs-{at}"], "crds": {"install": False}}),
+            namespace=at, tests=True)}
+        for at in ("ops-a", "ops-b")
+    )  # fmt: skip
+    assert first & second == set()
 
 
 @pytest.mark.parametrize("missing", ["image", "trainerImage"])
@@ -165,10 +109,8 @@ def test_without_an_image_the_line_that_helps_is_told(missing: str) -> None:
 
 
 def test_images_are_named_by_tag_or_by_digest() -> None:
-    def images(values: dict[str, Any]) -> tuple[str, str]:
-        (container,) = of_kind(render(OPERATOR, merged(values)), "Deployment")[0]["spec"]["template"]["spec"][
-            "containers"
-        ]
+    def images(values: Values) -> tuple[str, str]:
+        container = container_of(values)
         (trainer,) = (arg.removeprefix("--image=") for arg in container["args"] if arg.startswith("--image="))
         return container["image"], trainer
 
@@ -179,46 +121,60 @@ def test_images_are_named_by_tag_or_by_digest() -> None:
         f"{team}/diloco-trainer:{chart['appVersion']}",
     )
     assert images({"image": {"tag": "v1"}})[0] == f"{team}/diloco-operator:v1"
-    assert images(VARIANTS["full"]) == (f"{team}/diloco-operator@{DIGEST}", f"{team}/diloco-trainer@{DIGEST}")
+    assert images(OPERATOR_VARIANTS["full"]) == (f"{team}/diloco-operator@{DIGEST}", f"{team}/diloco-trainer@{DIGEST}")
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"imagge": {}}, "additional properties 'imagge' not allowed"),
-        ({"image": {"repo": "x"}}, "additional properties 'repo' not allowed"),
-        ({"crds": {"instal": True}}, "additional properties 'instal' not allowed"),
-        ({"replicas": "one"}, "/replicas"),
-        ({"metrics": {"port": 80}}, "/metrics/port"),
-        ({"scope": "namespaces"}, "/namespaces"),
-        ({"scope": "cluster", "namespaces": ["a"]}, "/namespaces"),
-        ({"scope": "Cluster"}, "/scope"),
-        ({"image": {"digest": "abc"}}, "/image/digest"),
-    ],
-)
-def test_values_that_mean_nothing_are_refused_by_name(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused) as refused:
-        render(OPERATOR, {**IMAGES, **values})
-    assert said in str(refused.value)
+def test_every_knob_of_the_pod_reaches_it() -> None:
+    values = OPERATOR_VARIANTS["full"]
+    (deployment,) = of_kind(render(OPERATOR, with_images(values)), "Deployment")
+    metadata, pod = deployment["spec"]["template"]["metadata"], deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    for knob in ("nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"):
+        assert pod[knob] == values[knob], knob
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert metadata["annotations"] == values["podAnnotations"]
+    assert values["podLabels"].items() <= metadata["labels"].items()
+    assert values["extraVolumes"][0] in pod["volumes"]
+    assert values["extraVolumeMounts"][0] in container["volumeMounts"]
+    assert values["extraEnv"][0] in container["env"]
+    assert values["extraArgs"][0] in container["args"]
+    assert container["imagePullPolicy"] == "Always"
+    assert deployment["spec"]["replicas"] == 3
 
 
-def test_every_value_has_a_schema_and_every_schema_a_value() -> None:
-    def paths(schema: dict[str, Any], prefix: str = "") -> set[str]:
-        found = set()
-        for name, child in schema["properties"].items():
-            found |= paths(child, f"{prefix}{name}.") if "properties" in child else {prefix + name}
-        return found
+def test_pods_are_spread_by_their_own_labels_unless_others_are_named() -> None:
+    (deployment,) = of_kind(
+        render(OPERATOR, with_images(OPERATOR_VARIANTS["high availability"])), "Deployment"
+    )  # fmt: skip
+    (constraint,) = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == {"matchLabels": deployment["spec"]["selector"]["matchLabels"]}
+    assert deployment["spec"]["strategy"] == {"type": "RollingUpdate"}
 
-    def leaves(values: dict[str, Any], known: set[str], prefix: str = "") -> set[str]:
-        found = set()
-        for name, value in values.items():
-            inner = isinstance(value, dict) and prefix + name not in known
-            found |= leaves(value, known, f"{prefix}{name}.") if inner else {prefix + name}
-        return found
 
-    schema = json.loads((OPERATOR / "values.schema.json").read_text())
-    values = yaml.safe_load((OPERATOR / "values.yaml").read_text())
-    assert leaves(values, paths(schema)) == paths(schema) - {"global"}
+def test_a_single_replica_holds_no_drain_up() -> None:
+    assert of_kind(render(OPERATOR, with_images({"replicas": 1})), "PodDisruptionBudget") == []
+    (budget,) = of_kind(render(OPERATOR, with_images({"replicas": 2})), "PodDisruptionBudget")
+    assert budget["spec"]["minAvailable"] == 1
+    off = {"replicas": 2, "podDisruptionBudget": {"enabled": False}}
+    assert of_kind(render(OPERATOR, with_images(off)), "PodDisruptionBudget") == []
+
+
+def test_the_operator_is_restarted_when_it_hangs_and_has_time_to_start() -> None:
+    container = container_of({})
+    assert container["livenessProbe"]["httpGet"] == container["startupProbe"]["httpGet"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 60
+
+
+def test_metrics_are_for_the_monitoring_and_the_test_alone() -> None:
+    (policy,) = of_kind(render(OPERATOR, with_images({"monitoringNamespace": "watchers"})), "NetworkPolicy")
+    by_port = {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
+    assert by_port["health"] is None, "the kubelet's probes come from the node"
+    namespace, test = by_port["metrics"]
+    assert namespace == {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "watchers"}}}
+    assert test["podSelector"]["matchLabels"]["app.kubernetes.io/name"] == "diloco-operator-test"
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
 
 
 def test_the_definition_of_jobs_is_the_generated_one_and_stays_when_the_release_goes() -> None:
@@ -240,25 +196,73 @@ def test_a_packaged_chart_holds_the_definition_itself_and_not_a_link(tmp_path: A
     assert crd["spec"] == yaml.safe_load(CRD.read_text())["spec"]
 
 
-def test_lint_finds_nothing() -> None:
-    assert "0 chart(s) failed" in run_helm("lint", "--strict", str(OPERATOR), values=IMAGES)
+@pytest.mark.parametrize("chart", ["diloco-operator", "diloco-site"])
+def test_lint_finds_nothing(chart: str) -> None:
+    values = IMAGES if chart == "diloco-operator" else {}
+    said = run_helm("lint", "--strict", str(ROOT / "helm" / chart), values=values)
+    assert "0 chart(s) failed" in said
+    assert "[" not in said, said
 
 
-def test_the_notes_tell_how_to_add_a_site_and_in_which_order_to_uninstall() -> None:
+def test_the_chart_says_what_it_is_made_for() -> None:
+    for chart in (OPERATOR, ROOT / "helm/diloco-site"):
+        said = yaml.safe_load((chart / "Chart.yaml").read_text())
+        assert said.keys() >= {"description", "kubeVersion", "appVersion", "icon", "keywords", "annotations"}
+        assert yaml.safe_load(said["annotations"]["artifacthub.io/changes"])
+    annotations = yaml.safe_load((OPERATOR / "Chart.yaml").read_text())["annotations"]
+    (crd,) = yaml.safe_load(annotations["artifacthub.io/crds"])
+    definition = yaml.safe_load(CRD.read_text())
+    assert (crd["name"], crd["kind"]) == (definition["metadata"]["name"], definition["spec"]["names"]["kind"])
+    assert crd["version"] == definition["spec"]["versions"][0]["name"]
+    version = yaml.safe_load((OPERATOR / "Chart.yaml").read_text())["appVersion"]
+    images = yaml.safe_load(annotations["artifacthub.io/images"])
+    assert all(one["image"].endswith(f":{version}") for one in images)
+
+
+def test_the_notes_tell_how_to_go_on_and_in_which_order_to_uninstall() -> None:
     text = notes(OPERATOR, IMAGES)
+    assert "helm --namespace ops test diloco --logs" in text
     assert "label secret SITE diloco.dev/kubeconfig=true" in text
-    assert text.index("delete all jobs") < text.index("uninstall diloco")
+    assert text.index("delete dlj --all --all-namespaces") < text.index("uninstall diloco")
     assert "kubectl delete crd dilocojobs.diloco.dev" in text
     assert "kubectl delete crd" not in notes(OPERATOR, {**IMAGES, "crds": {"keep": False}})
+    assert "all jobs go with it" in notes(OPERATOR, {**IMAGES, "crds": {"keep": False}})
 
 
-@pytest.mark.parametrize("variant", ["default", "namespaces", "full"])
+@pytest.mark.parametrize("variant", ["default", "namespaces", "full", "openshift"])
 def test_the_operator_understands_the_arguments_it_is_given(variant: str) -> None:
-    values = merged({**VARIANTS[variant], "extraArgs": ["--log-level=DEBUG"]})
-    (container,) = of_kind(render(OPERATOR, values), "Deployment")[0]["spec"]["template"]["spec"]["containers"]
+    container = container_of({**OPERATOR_VARIANTS[variant], "extraArgs": ["--log-level=DEBUG"]})
     settings = read_settings(container["args"], {})
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert {"metrics": settings.metrics_port, "health": settings.health_port} == ports
-    assert settings.namespaces == tuple(VARIANTS[variant].get("namespaces", ()))
-    assert (settings.own_namespace, settings.monitoring_namespace, settings.log_level) == ("ops", "monitoring", "DEBUG")
+    assert settings.namespaces == tuple(OPERATOR_VARIANTS[variant].get("namespaces", ()))
+    monitoring = "openshift-monitoring" if variant == "openshift" else "monitoring"
+    assert (settings.own_namespace, settings.monitoring_namespace, settings.log_level) == ("ops", monitoring, "DEBUG")
+    assert settings.fs_group == (None if variant == "openshift" else 65532)
     assert settings.image.startswith("registry.example.com/team/diloco-trainer")
+
+
+@pytest.mark.parametrize("variant", ["default", "namespaces"])
+def test_a_helm_test_may_try_a_job_and_nothing_else_and_only_while_it_runs(variant: str) -> None:
+    documents = render(OPERATOR, with_images(OPERATOR_VARIANTS[variant]), tests=True)
+    hooks = [one for one in documents if one["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
+    assert [one["kind"] for one in hooks] == ["ServiceAccount", "Role", "RoleBinding", "Pod"]
+    account, role, binding, pod = hooks
+    assert rights(role) == {("diloco.dev", "dilocojobs", "", "create")}
+    for one in (account, role, binding):
+        assert "hook-succeeded" in one["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
+        assert int(one["metadata"]["annotations"]["helm.sh/hook-weight"]) < 0
+    where = "ops" if variant == "default" else "team-a"
+    assert {role["metadata"]["namespace"], binding["metadata"]["namespace"]} == {where}
+    options = read_options(pod["spec"]["containers"][0]["args"])
+    assert options.trial_namespace == where
+    assert pod["spec"]["serviceAccountName"] == account["metadata"]["name"]
+
+
+def test_without_rights_to_give_a_helm_test_asks_only_what_needs_none() -> None:
+    documents = render(OPERATOR, with_images({"rbac": {"create": False}}), tests=True)
+    (pod,) = of_kind(documents, "Pod")
+    options = read_options(pod["spec"]["containers"][0]["args"])
+    assert (options.trial_namespace, bool(options.health_url), bool(options.metrics_url)) == ("", True, True)
+    assert "serviceAccountName" not in pod["spec"]
+    assert pod["spec"]["automountServiceAccountToken"] is False

@@ -2,27 +2,35 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{- /* A name a Service may have: releases may have dots in theirs, and begin with a digit. */ -}}
 {{- define "diloco-operator.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := include "diloco-operator.name" . -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 52 | trimSuffix "-" -}}
+{{- $full := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) -}}
+{{- $full = $full | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $full -}}
+{{- $full = printf "r%s" $full -}}
 {{- end -}}
+{{- $full | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "diloco-operator.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "diloco-operator.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "diloco-operator.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "diloco-operator.labels" -}}
 {{ include "diloco-operator.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
 app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: diloco
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
+{{- end -}}
+
+{{- /* Of the pod of `helm test`: not those of the operator's pods, or Services would lead to it. */ -}}
+{{- define "diloco-operator.testLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-test" (include "diloco-operator.name" . | trunc 58) | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "diloco-operator.serviceAccountName" -}}
@@ -44,6 +52,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- else -}}
 {{ $repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
+{{- end -}}
+
+{{- /* Restricted, for the one container of a pod. */ -}}
+{{- define "diloco-operator.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
 {{- end -}}
 
 {{- /* What the operator may do in a namespace whose jobs it acts upon. */ -}}

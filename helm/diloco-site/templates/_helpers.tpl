@@ -3,25 +3,21 @@
 {{- end -}}
 
 {{- define "diloco-site.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := include "diloco-site.name" . -}}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 52 | trimSuffix "-" -}}
-{{- end -}}
+{{- $full := .Values.fullnameOverride | default (ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name)) -}}
+{{- $full | trunc 52 | trimSuffix "-" | trimSuffix "." -}}
 {{- end -}}
 
 {{- define "diloco-site.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "diloco-site.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "diloco-site.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "diloco-site.labels" -}}
 {{ include "diloco-site.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
 app.kubernetes.io/component: site
 app.kubernetes.io/part-of: diloco
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
 {{- end -}}
-
