@@ -1,6 +1,7 @@
-"""One set of clusters for a whole run: reused where it is up (make clusters-up), else brought up and taken down.
+"""One set of clusters for a whole session: reused where it is up (make clusters-up), else brought up and taken down.
 
 The process enters the namespace `wan`: it reaches every API server and NodePort, and nothing outside this machine.
+Sessions that run side by side have a set each (run.py).
 """
 
 import itertools
@@ -10,13 +11,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusters import charts, cli, faults, load, shape, storage, workloads
+from clusters import build, charts, cli, endless_job, faults, images, load, node, shape, sharing, storage, workloads
+from clusters import site as site_module
 from clusters.api import Api
 from clusters.installation import Installation
-from clusters.layout import Layout, SiteLayout
+from clusters.layout import Layout, NodeLayout, SiteLayout
+from clusters.processes import Processes
 from clusters.pythons import REPOSITORY, PythonEnvironment
+from clusters.scene import Scene
 
 _numbers = itertools.count(1)
+
+figure = sharing.figure
+pytest_addoption = sharing.pytest_addoption
+pytest_collection_modifyitems = sharing.pytest_collection_modifyitems
+pytest_runtest_protocol = sharing.pytest_runtest_protocol
+pytest_runtest_logreport = sharing.pytest_runtest_logreport
+pytest_terminal_summary = sharing.pytest_terminal_summary
 
 
 @pytest.fixture(scope="session")
@@ -82,8 +93,9 @@ def python(clusters: Layout) -> PythonEnvironment:
 def operator_image(clusters: Layout) -> None:
     """Built from this tree and on the hub's nodes; layers of earlier builds are used."""
     base = "localhost/python-base"
-    charts.outside(REPOSITORY / "tests/images/base.sh", base)
-    charts.outside(sys.executable, REPOSITORY / ".ci/images.py", "build", "operator", "--base-image", base)
+    with build.locked(build.cache() / "operator-image.lock"):
+        charts.outside(REPOSITORY / "tests/images/base.sh", base)
+        charts.outside(sys.executable, REPOSITORY / ".ci/images.py", "build", "operator", "--base-image", base)
     load.load(clusters, "operator", "dev")
 
 
@@ -106,3 +118,32 @@ def installation(
         made.hub.delete("v1", "Namespace", None, made.own_namespace)
         for site in made.sites:
             Api(site).delete("v1", "Namespace", None, name)
+
+
+@pytest.fixture(scope="module")
+def run(installation: Installation) -> Installation:
+    """The installation, with a job at work that does not end by itself."""
+    installation.hub.create(installation.example(endless_job.JOB, endless_job.endless))
+    return installation
+
+
+@pytest.fixture
+def scene(run: Installation, healed: None, figure: Callable[[str], None]) -> Iterator[Scene]:
+    """The job whole, and eyes on it."""
+    endless_job.whole(run, 400)
+    with Scene(run, endless_job.JOB, tell=figure) as opened:
+        yield opened
+
+
+@pytest.fixture
+def second_node(clusters: Layout, python: PythonEnvironment) -> Iterator[NodeLayout]:
+    """Another real node of site-2, which the test may lose; gone afterwards."""
+    site = clusters.site("site-2")
+    added, processes = site.node(1), Processes(site.folder)
+    try:
+        site_module.start(site, 2, [images.archive(clusters, images.busybox())])
+        faults.restore(clusters)
+        python.load(clusters, site)
+        yield added
+    finally:
+        node.remove(added, processes)

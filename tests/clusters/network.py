@@ -87,6 +87,11 @@ def remove_namespaces(layout: Layout) -> None:
         _FOLDER.rmdir()
 
 
+def remove_namespace(node: NodeLayout) -> None:
+    """Remove the namespace of one node; its link goes with it."""
+    run("ip", "netns", "delete", node.site.clusters.namespace(node.namespace))
+
+
 def namespaces(layout: Layout) -> list[str]:
     return sorted(path.name for path in _FOLDER.glob(layout.namespace("*"))) if _FOLDER.is_dir() else []
 

@@ -38,6 +38,22 @@ def start(node: NodeLayout, processes: Processes, archives: list[Path]) -> list[
     return started
 
 
+def remove(node: NodeLayout, processes: Processes) -> None:
+    """Take a node away from its cluster for good, also one that has died; pods that were on it are gone with it."""
+    api = Api(node.site)
+    for component in components(node):
+        processes.stop(component.name)
+        processes.forget(component.name)
+    cgroups.kill(node.cgroup)
+    for pod in api.all("v1", "Pod"):
+        if pod["spec"].get("nodeName") == node.name:
+            api.delete("v1", "Pod", pod["metadata"]["namespace"], pod["metadata"]["name"], grace_seconds=0)
+    api.delete("v1", "Node", None, node.name)
+    cgroups.remove(node.cgroup)
+    network.remove_namespace(node)
+    remove_folder(node.folder)
+
+
 def components(node: NodeLayout) -> list[Component]:
     """In the order in which they are started."""
     site = node.site

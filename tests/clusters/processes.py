@@ -66,6 +66,10 @@ class Processes:
         """Start a stopped one again as it was."""
         self.start(self._record(name).component)
 
+    def forget(self, name: str) -> None:
+        """It has ended and will not be started again."""
+        (self._run / f"{name}.json").unlink(missing_ok=True)
+
     def names(self) -> list[str]:
         return sorted(path.stem for path in self._run.glob("*.json"))
 

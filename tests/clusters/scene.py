@@ -1,7 +1,9 @@
 """What happens to a running job while a test does something to it: pods of all clusters, steps of all Learners.
 
-Looks with the administrator's eyes, from outside: pods by watches of each API server, steps by the Synchronizer's
-`/progress`. A cluster or Synchronizer that cannot be asked is asked again; what was seen before stays.
+Looks with the administrator's eyes, from outside: pods by watches of each API server (when they come and end, and
+whether their containers were restarted) and by the servers' audit logs (which were created or deleted at all), steps by
+the Synchronizer's `/progress`. A cluster or Synchronizer that cannot be asked is asked again; what was seen before
+stays.
 """
 
 import asyncio
@@ -9,11 +11,13 @@ import base64
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
 
 from clusters import network
 from clusters.api import Api, ApiError, Object, path_of, wait_until
+from clusters.audit import AuditTrail
 from clusters.installation import Installation
 from clusters.layout import HUB, SiteLayout
 from diloco_api import names
@@ -47,6 +51,8 @@ class Scene:
 
     installation: Installation
     name: str
+    tell: Callable[[str], None] = print
+    """For what is measured."""
     pods: dict[str, PodStory] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     advances: dict[tuple[int, int], list[tuple[float, int]]] = field(default_factory=dict)
@@ -57,6 +63,7 @@ class Scene:
     """As last heard."""
 
     def __post_init__(self) -> None:
+        self.audit = AuditTrail(self.installation.sites, self.installation.namespace)
         job = self.installation.job(self.name)
         self.uid = job["metadata"]["uid"]
         self._job = DiLoCoJob.model_validate(job)
@@ -98,6 +105,10 @@ class Scene:
     def disturbed(self) -> set[str]:
         """Names of pods that were there at first and have ended, are being deleted or were restarted."""
         return {pod.name for pod in list(self.pods.values()) if pod.uid in self.known and (pod.lost or pod.restarts)}
+
+    def restarted(self) -> set[str]:
+        """Names of pods a container of which was ever restarted."""
+        return {pod.name for pod in list(self.pods.values()) if pod.restarts}
 
     def new(self) -> set[str]:
         """Names of pods that were not there at first."""

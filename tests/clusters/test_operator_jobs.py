@@ -168,12 +168,12 @@ def test_a_running_job_costs_no_write_but_its_progress(hub_api, site_api, namesp
     assert writes <= 1, "progress is written every half minute"
 
 
-def test_a_deleted_pod_is_replaced_at_once_and_nothing_else_is_touched(hub_api, site_api, namespace, running):
+def test_a_deleted_pod_is_replaced_at_once_and_nothing_else_is_touched(hub_api, site_api, namespace, running, figure):
     before = owned(hub_api, namespace, running)
     (lost,) = learners(site_api, namespace, running)
     site_api.request("DELETE", path_of("v1", "Pod", namespace, lost), {"gracePeriodSeconds": 0})
     taken = seconds_until("a replacement", lambda: set(learners(site_api, namespace, running)) - {lost}, 20)
-    print(f"replacement seen {taken:.2f} s after the pod was gone")
+    figure(f"replacement seen {taken:.2f} s after the pod was gone")
     assert taken < 2
     assert owned(hub_api, namespace, running) == before
 
@@ -196,7 +196,7 @@ def reachable(hub_api, namespace, name="job"):
 
 
 def test_a_site_that_hangs_holds_nothing_up_and_its_learner_that_is_heard_is_left_alone(
-    hub_api, site_api, namespace, running, relay
+    hub_api, site_api, namespace, running, relay, figure
 ):
     at_work(hub_api, namespace, "job", 2)
     there, (lost,) = learners(site_api, namespace, running), learners(hub_api, namespace, running)
@@ -205,7 +205,7 @@ def test_a_site_that_hangs_holds_nothing_up_and_its_learner_that_is_heard_is_lef
         wait_until("the site is missed", lambda: reachable(hub_api, namespace) != "True", 60)
         hub_api.request("DELETE", path_of("v1", "Pod", namespace, lost), {"gracePeriodSeconds": 0})
         taken = seconds_until("a replacement", lambda: set(learners(hub_api, namespace, running)) - {lost}, 20)
-        print(f"replacement at the hub seen {taken:.2f} s after the pod was gone, while a site hung")
+        figure(f"replacement at the hub seen {taken:.2f} s after the pod was gone, while a site hung")
         assert taken < 5
         at_work(hub_api, namespace, "job", 2)
         assert learners(site_api, namespace, running).keys() == there.keys()
@@ -216,7 +216,7 @@ def test_a_site_that_hangs_holds_nothing_up_and_its_learner_that_is_heard_is_lef
 
 
 def test_a_job_deleted_while_a_site_is_away_goes_when_it_is_back_and_leaves_nothing_but_its_data(
-    hub_api, site_api, namespace, running, relay
+    hub_api, site_api, namespace, running, relay, figure
 ):
     relay.refuse = True
     relay.drop()
@@ -228,7 +228,7 @@ def test_a_job_deleted_while_a_site_is_away_goes_when_it_is_back_and_leaves_noth
     finally:
         relay.refuse = False
     taken = seconds_until("the job gone", lambda: job_of(hub_api, namespace, "job") is None, 150)
-    print(f"gone {taken:.1f} s after the site was back")
+    figure(f"gone {taken:.1f} s after the site was back")
     assert owned(site_api, namespace, running) == {}
     claim = f"PersistentVolumeClaim/job-{running[:8]}-synchronizer"
     wait_until("the hub's objects gone", lambda: set(owned(hub_api, namespace, running)) <= {claim}, 30)
@@ -277,10 +277,10 @@ def test_a_site_with_a_bad_kubeconfig_says_so_and_the_hub_goes_on(
     delete_job(hub_api, namespace, name)
 
 
-def test_a_namespace_is_deleted_with_a_job_in_it(hub_api, site_api, namespace, operator, python):
+def test_a_namespace_is_deleted_with_a_job_in_it(hub_api, site_api, namespace, operator, python, figure):
     uid = hub_api.create(manifest(namespace, "within", python.pod_template))["metadata"]["uid"]
     wait_until("a Learner at the site", lambda: learners(site_api, namespace, uid), 300)
     hub_api.delete("v1", "Namespace", None, namespace)
     taken = seconds_until("the site's objects gone", lambda: owned(site_api, namespace, uid) == {}, 120)
-    print(f"the site's objects are gone after {taken:.1f} s")
+    figure(f"the site's objects are gone after {taken:.1f} s")
     workloads.wait_until_gone(hub_api, "v1", "Namespace", None, namespace)

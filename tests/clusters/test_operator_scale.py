@@ -119,7 +119,7 @@ class Observer:
             self.seen.setdefault((*who, event["type"]), now)
 
 
-def test_a_lost_pod_is_replaced_within_a_second(arena):
+def test_a_lost_pod_is_replaced_within_a_second(arena, figure):
     _, _, uid, sites = arena
     assert all(count(sites, uid))
     observer = Observer(sites, uid)
@@ -136,11 +136,12 @@ def test_a_lost_pod_is_replaced_within_a_second(arena):
         took.append(observer.seen[back] - observer.seen[gone])
     took.sort()
     p95 = took[round(0.95 * len(took)) - 1]
-    print(f"replacement: median {statistics.median(took):.2f} s, p95 {p95:.2f} s, most {took[-1]:.2f} s")
+    times = f"median {statistics.median(took):.3f} s, p95 {p95:.3f} s, most {took[-1]:.3f} s"
+    figure(f"{LOSSES} of {LEARNERS} Learners' pods lost one after the other; replacement created: {times}")
     assert p95 < 1.0
 
 
-def test_at_rest_nothing_is_written(arena):
+def test_at_rest_nothing_is_written(arena, figure):
     hub, namespace, _, sites = arena
     time.sleep(10)
 
@@ -157,4 +158,5 @@ def test_at_rest_nothing_is_written(arena):
     time.sleep(60)
     after = versions()
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    figure(f"{LEARNERS} Learners at rest for 60 s: {len(changed)} objects written")
     assert changed == set()
