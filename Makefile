@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 "$$(uv python find '>=3.11' 2>/dev/null)"; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 STAMP := $(shell date +%Y%m%d-%H%M%S)
-PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer
+PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer dashboards
 PYTEST ?= $(BIN)/python -m pytest
 SITES ?= 2
 CLUSTER_SETS ?= 3
@@ -51,6 +51,7 @@ verify: setup ## Check generated files, lint, types, imports, sizes, links; runs
 	@$(BIN)/python -m diloco_api.manifest_page --check
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page --check
 	@$(BIN)/python -m diloco_trainer.wire.generate --check
+	@PYTHONPATH=helm $(BIN)/python -m dashboards.write --check
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@for package in $(PACKAGES); do echo "mypy --strict -p $$package"; $(BIN)/mypy --strict -p $$package || exit 1; done
@@ -67,10 +68,11 @@ test-clusters: setup ## Run the tests that need clusters, as root; brings them u
 	@$(CLUSTERS) build
 	@PYTHONPATH=tests $(BIN)/python -m clusters.run --sets $(CLUSTER_SETS) $(CLUSTER_TESTS)
 
-manifests: setup ## Write the CRD, the manifest page and the charts' page from their sources
+manifests: setup ## Write the CRD, the manifest page, the charts' page and dashboards from their sources
 	@$(BIN)/python -m diloco_api.crd
 	@$(BIN)/python -m diloco_api.manifest_page
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page
+	@PYTHONPATH=helm $(BIN)/python -m dashboards.write
 
 proto: setup ## Write the gRPC stubs from synchronizer.proto
 	@$(BIN)/python -m diloco_trainer.wire.generate
