@@ -24,6 +24,7 @@ def up(layout: Layout, num_sites: int = 2, num_nodes: int = 1) -> list[str]:
     if not 0 <= num_sites <= MAX_SITES:
         raise LayoutRefused(f"SITES must be 0 to {MAX_SITES}, not {num_sites}")
     build.install_packages()
+    build.raise_limits()
     with _locked(layout):
         build.install_binaries(layout)
         network.make_wan(layout)
