@@ -19,6 +19,7 @@ from diloco_operator.endpoint import admin_endpoint
 from diloco_operator.hub import Hub, HubConflict, HubError, HubOutdated
 from diloco_operator.hub_facts import Facts
 from diloco_operator.planning.plan import plan
+from diloco_operator.planning.starts import MOVED, STARTED
 from diloco_operator.planning.steps import Steps, watch_steps
 from diloco_operator.planning.types import Drain, Event, Observed, OperatorPolicy, Plan, Stop
 from diloco_operator.site_batch import PARALLEL
@@ -252,6 +253,9 @@ class Reconciler:
     async def _tell(self, job: DiLoCoJob, planned: Plan) -> None:
         """Begun in their order, some at once: many Learners have many stories."""
         slots = asyncio.Semaphore(PARALLEL)
+        for event in planned.events:
+            if event.reason in (STARTED, MOVED):
+                log.info("job %s/%s: %s", job.metadata.namespace, job.metadata.name, event.message)
 
         async def one(event: Event) -> None:
             async with slots:

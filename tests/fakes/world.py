@@ -190,6 +190,7 @@ class World:
             index=int(labels[names.LABEL_LEARNER_INDEX]),
             incarnation=int(labels[names.LABEL_INCARNATION]),
             phase="Pending",
+            created_at=self.now,
         )
 
     def _delete(self, action: Delete) -> None:

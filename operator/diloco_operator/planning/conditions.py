@@ -119,18 +119,15 @@ def progressing(progress: Progress, policy: OperatorPolicy) -> tuple[bool, Reaso
 
 
 def degraded(
-    rows: Sequence[LearnerStatus], started: bool, problems: Sequence[tuple[Reason, str]] = ()
+    rows: Sequence[LearnerStatus], on_their_way: frozenset[int], problems: Sequence[tuple[Reason, str]] = ()
 ) -> tuple[bool, Reason, str]:
-    """Degraded. `started`: there have been enough Learners once; before that, missing ones are on their way.
-
-    `problems`: what is wrong at sites, the worst first.
-    """
+    """Degraded. `on_their_way`: who is not missing yet; `problems`: what is wrong at sites, the worst first."""
     parked = sorted(row.index for row in rows if row.state == LearnerPhase.PARKED.value)
     if parked:
         return True, Reason.LEARNER_PARKED, f"restart budget spent: Learner {_list(parked)}"
     if problems:
         return True, problems[0][0], "; ".join(dict.fromkeys(text for _, text in problems[:MAX_PROBLEMS]))
-    missing = sorted(row.index for row in rows if row.state in _NOT_AT_WORK and (started or row.restarts > 0))
+    missing = sorted(row.index for row in rows if row.state in _NOT_AT_WORK and row.index not in on_their_way)
     if missing:
         return True, Reason.LEARNERS_MISSING, f"not at work: Learner {_list(missing)}"
     return False, Reason.AS_DESIRED, ""

@@ -17,6 +17,8 @@ from diloco_operator.planning.rows import ACTIVE, is_due
 from diloco_operator.planning.types import Event, Observed, PodView
 
 Rows = dict[int, LearnerStatus]
+STARTED, MOVED = "LearnerStarted", "LearnerMoved"
+"""Reasons of the events that tell of a new incarnation: index, incarnation, site, and why there is one."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,12 @@ def _spot(openings: Openings, rows: Rows, row: LearnerStatus | None, moving: boo
 
 
 def _told(index: int, incarnation: int, site: str, row: LearnerStatus | None) -> Event:
+    why = f": {row.reason}" if row is not None and row.reason else ""
     if row is None or row.site == site:
-        return Event("Normal", "LearnerStarted", f"Learner {index} starts as incarnation {incarnation} at site {site}")
-    text = f"Learner {index} moves from site {row.site} to {site} as incarnation {incarnation}"
-    return Event("Normal", "LearnerMoved", text + (f": {row.reason}" if row.reason else ""))
+        text = f"Learner {index} starts as incarnation {incarnation} at site {site}{why}"
+        return Event("Normal", STARTED, text)
+    text = f"Learner {index} moves from site {row.site} to {site} as incarnation {incarnation}{why}"
+    return Event("Normal", MOVED, text)
 
 
 def pod_cap(replicas: int) -> int:

@@ -80,8 +80,8 @@ def progress_status(progress: Progress, now: float) -> ProgressStatus:
     )
 
 
-def summary_phase(conditions: Sequence[Condition]) -> JobPhase:
-    """The conditions in one word, for people."""
+def summary_phase(conditions: Sequence[Condition], *, starting: bool) -> JobPhase:
+    """The conditions in one word, for people. `starting`: some Learners have not begun yet."""
     if is_true(conditions, ConditionType.COMPLETE):
         return JobPhase.COMPLETE
     if is_true(conditions, ConditionType.FAILED):
@@ -95,6 +95,8 @@ def summary_phase(conditions: Sequence[Condition]) -> JobPhase:
         return JobPhase.RUNNING  # all is merged, Learners are leaving
     if is_true(conditions, ConditionType.DEGRADED):
         return JobPhase.DEGRADED
+    if starting:
+        return JobPhase.STARTING
     if is_true(conditions, ConditionType.QUORUM_MET) or is_true(conditions, ConditionType.PROGRESSING):
         return JobPhase.RUNNING
     return JobPhase.STARTING

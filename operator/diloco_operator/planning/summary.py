@@ -7,6 +7,7 @@ from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.draft import Draft
 from diloco_operator.planning.goodput import goodput_status
+from diloco_operator.planning.newcomers import newcomers
 from diloco_operator.planning.site_pass import reachable_places, site_summary
 from diloco_operator.planning.status import counts, progress_status, site_statuses, summary_phase, worth_writing
 from diloco_operator.planning.troubles import troubles
@@ -29,10 +30,9 @@ def described(draft: Draft) -> Draft:
     ):
         if conditions_of.find(draft.conditions, kind) is None:
             draft = draft.condition(kind, (False, reason, ""))
-    started = conditions_of.is_true(draft.conditions, ConditionType.QUORUM_MET)
     rows = list(draft.rows.values())
     found = troubles(draft.states.values(), rows)
-    return draft.condition(ConditionType.DEGRADED, conditions_of.degraded(rows, started, found))
+    return draft.condition(ConditionType.DEGRADED, conditions_of.degraded(rows, _newcomers(draft), found))
 
 
 def finished(draft: Draft) -> Plan:
@@ -49,7 +49,7 @@ def finished(draft: Draft) -> Plan:
         update={
             "observed_generation": job.metadata.generation,
             "conditions": list(draft.conditions),
-            "phase": summary_phase(draft.conditions).value,
+            "phase": summary_phase(draft.conditions, starting=_is_starting(draft)).value,
             "execution_attempt": draft.attempt if before.resolved else before.execution_attempt,
             "learner_statuses": rows,
             "learners": counts(rows, desired),
@@ -70,6 +70,18 @@ def _was_running(draft: Draft) -> bool:
     progressing = conditions_of.find(before.conditions, ConditionType.PROGRESSING)
     over = progressing is not None and progressing.reason in (Reason.STOPPED, Reason.FINISHED)
     return before.resolved is not None and not over and not draft.observed.fresh_start
+
+
+def _newcomers(draft: Draft) -> frozenset[int]:
+    pods = [pod for site in draft.observed.sites for pod in site.pods]
+    return newcomers(draft.rows.values(), pods, draft.policy.timeouts.scheduling_timeout_seconds, draft.now)
+
+
+def _is_starting(draft: Draft) -> bool:
+    """Not whole yet, and not for long; a job that grows later is running."""
+    begun = draft.status.start_time
+    young = begun is not None and draft.now - to_seconds(begun) < draft.policy.timeouts.scheduling_timeout_seconds
+    return young and bool(_newcomers(draft))
 
 
 def _next_look(rows: list[LearnerStatus], progress: Progress | None, policy: OperatorPolicy, now: float) -> float:

@@ -1,6 +1,7 @@
 """The loop around the plan: what is written when, what a failure of one part does to the others."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -138,6 +139,15 @@ async def test_a_lost_pod_wakes_the_loop_and_is_replaced_long_before_the_next_lo
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_replacement_is_one_line_of_the_log(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    await scene.at_work()
+    caplog.set_level(logging.INFO, logger="diloco_operator")
+    scene.site.kill("toy-0a1b2c3d-1-1", 9)
+    await scene.passes_of(3)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == ["job default/toy: Learner 1 starts as incarnation 2 at site local: AppError"]
 
 
 async def test_a_site_that_fails_is_data_and_its_recovery_converges(scene: Scene) -> None:

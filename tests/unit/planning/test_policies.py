@@ -145,28 +145,35 @@ def test_conditions_stand_in_one_order_whatever_is_set_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "started", "reason"),
+    ("states", "on_their_way", "reason"),
     [
-        (["Running", "Running"], True, Reason.AS_DESIRED),
-        (["Pending", "Starting"], False, Reason.AS_DESIRED),
-        (["Running", "Starting"], True, Reason.LEARNERS_MISSING),
-        (["Running", "BackOff"], True, Reason.LEARNERS_MISSING),
-        (["BackOff", "Parked"], True, Reason.LEARNER_PARKED),
-        (["Running", "Succeeded"], True, Reason.AS_DESIRED),
+        (["Running", "Running"], set(), Reason.AS_DESIRED),
+        (["Pending", "Starting"], {0, 1}, Reason.AS_DESIRED),
+        (["Pending", "Starting"], {0}, Reason.LEARNERS_MISSING),
+        (["Running", "Starting"], {1}, Reason.AS_DESIRED),
+        (["Running", "BackOff"], set(), Reason.LEARNERS_MISSING),
+        (["BackOff", "Parked"], set(), Reason.LEARNER_PARKED),
+        (["Running", "Succeeded"], set(), Reason.AS_DESIRED),
     ],
 )
-def test_degraded(states: list[str], started: bool, reason: Reason) -> None:
-    assert degraded([row(index, state) for index, state in enumerate(states)], started)[1] is reason
-
-
-def test_a_replacement_that_is_not_at_work_yet_is_missing_even_before_the_first_quorum() -> None:
-    assert degraded([row(0, "Pending", restarts=1)], started=False)[1] is Reason.LEARNERS_MISSING
+def test_degraded(states: list[str], on_their_way: set[int], reason: Reason) -> None:
+    rows = [row(index, state) for index, state in enumerate(states)]
+    assert degraded(rows, frozenset(on_their_way))[1] is reason
 
 
 def test_the_summary_of_a_job_without_conditions_is_rejected_only_if_it_was() -> None:
-    assert summary_phase([]) == "Rejected"
+    assert summary_phase([], starting=False) == "Rejected"
     accepted = with_condition([], ConditionType.ACCEPTED, True, Reason.VALID, now=NOW, generation=1)
-    assert summary_phase(accepted) == "Starting"
+    assert summary_phase(accepted, starting=False) == "Starting"
+
+
+def test_a_job_whose_first_learners_are_at_work_is_starting_until_all_are() -> None:
+    found = with_condition([], ConditionType.ACCEPTED, True, Reason.VALID, now=NOW, generation=1)
+    found = with_condition(found, ConditionType.QUORUM_MET, True, Reason.ENOUGH_LEARNERS, now=NOW, generation=1)
+    assert summary_phase(found, starting=True) == "Starting"
+    assert summary_phase(found, starting=False) == "Running"
+    found = with_condition(found, ConditionType.DEGRADED, True, Reason.LEARNERS_MISSING, now=NOW, generation=1)
+    assert summary_phase(found, starting=True) == "Degraded", "what is wrong comes first"
 
 
 # --- writes -------------------------------------------------------------------------------------------------------
