@@ -4,12 +4,13 @@ Looked up seldom and kept between passes; what cannot be read is told in the log
 copied: a pass without it would take the copies away. Decides nothing.
 """
 
+import asyncio
 import base64
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from diloco_api import names
 from diloco_api.v1alpha1 import DiLoCoJob
@@ -52,8 +53,50 @@ class FixedFacts:
         return self._facts
 
 
+class Kept(Generic[_T]):
+    """What was found last, for a while; what was found before when it cannot be looked up now."""
+
+    def __init__(
+        self,
+        what: str,
+        default: _T,
+        *,
+        believe_empty: bool = True,
+        required: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`required`: nothing stands in for the first answer; copies at sites would go for a hub that is slow."""
+        self._what = what
+        self._found = default
+        self._at: float | None = None
+        self._believe_empty = believe_empty
+        self._required = required
+        self._now = now
+        self._told = ""
+        self._turn = asyncio.Lock()
+
+    async def get(self, look: Callable[[], Awaitable[_T]]) -> _T:
+        """`look` is asked when it is time; those who come meanwhile wait for its answer."""
+        async with self._turn:
+            fresh = self._at is not None and self._now() - self._at < KEEP_SECONDS
+            if fresh and (self._found or self._believe_empty):
+                return self._found
+            problem = ""
+            try:
+                self._found = await look()
+            except (ApiError, SiteError) as error:
+                if self._required and self._at is None:
+                    raise
+                problem = f"{error.reason}: {error}"
+            if problem and self._told != problem:
+                log.warning("%s: %s", self._what, problem)
+            self._told = problem
+            self._at = self._now()
+            return self._found
+
+
 class KubeFacts:
-    """Facts of one job on an API server."""
+    """Facts of one job on an API server. `node_addresses`: see `HubFacts`; asked at every pass that needs them."""
 
     def __init__(
         self,
@@ -66,48 +109,18 @@ class KubeFacts:
         self._api = api
         self._node_addresses = node_addresses
         self._crd_problem = crd_problem
-        self._now = now
-        self._kept: dict[str, tuple[float, Any]] = {}
-        self._told: dict[str, str] = {}
+        self._admin = Kept("admin", "", believe_empty=False, now=now)
+        self._content: Kept[dict[ObjectKey, dict[str, bytes]]] = Kept("propagate", {}, required=True, now=now)
 
     async def read(self, job: DiLoCoJob) -> HubFacts:
         exposure = job.spec.synchronizer.exposure
         nodes_wanted = exposure.type == "NodePort" and not exposure.addresses
         return HubFacts(
-            admin_host=await self._keep("admin", "", lambda: self._cluster_ip(job), believe_empty=False),
-            node_addresses=tuple(await self._keep("nodes", [], self._node_addresses)) if nodes_wanted else (),
-            propagated=await self._keep("propagate", {}, lambda: self._propagated(job), required=True),
+            admin_host=await self._admin.get(lambda: self._cluster_ip(job)),
+            node_addresses=tuple(await self._node_addresses()) if nodes_wanted else (),
+            propagated=await self._content.get(lambda: self._propagated(job)),
             crd_problem=await self._crd_problem(),
         )
-
-    async def _keep(
-        self,
-        what: str,
-        default: _T,
-        look: Callable[[], Awaitable[_T]],
-        *,
-        believe_empty: bool = True,
-        required: bool = False,
-    ) -> _T:
-        """What was found last, for a while; what was found before when it cannot be looked up now.
-
-        `required`: nothing stands in for the first answer; copies at sites would go for a hub that is slow.
-        """
-        at, found = self._kept.get(what, (None, default))
-        if at is not None and self._now() - at < KEEP_SECONDS and (found or believe_empty):
-            return found
-        problem = ""
-        try:
-            found = await look()
-        except (ApiError, SiteError) as error:
-            if required and at is None:
-                raise
-            problem = f"{error.reason}: {error}"
-        if problem and self._told.get(what) != problem:
-            log.warning("%s: %s", what, problem)
-        self._told[what] = problem
-        self._kept[what] = (self._now(), found)
-        return found
 
     async def _cluster_ip(self, job: DiLoCoJob) -> str:
         """Of the Synchronizer's Service: an address works with and without the cluster's DNS."""

@@ -1,10 +1,11 @@
 """The reconciler of one job on clusters, put together. Decides nothing."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from diloco_operator.api import Api, JobRef
-from diloco_operator.hub_facts import KubeFacts
+from diloco_operator.hub_facts import Kept, KubeFacts
 from diloco_operator.kube_hub import KubeHub
 from diloco_operator.planning.types import OperatorPolicy
 from diloco_operator.reconciler import Pass, Reconciler, RunEnd
@@ -23,6 +24,8 @@ class Shared:
     crd_problem: Callable[[], Awaitable[str]]
     on_pass: Callable[[JobRef, Pass], None]
     on_problem: Callable[[JobRef, str], None]
+    nodes: Kept[list[str]] = field(default_factory=lambda: Kept("nodes", []))
+    """Addresses of the hub's ready nodes."""
 
 
 class JobRunner:
@@ -33,7 +36,7 @@ class JobRunner:
         self._hub = KubeHub(shared.api, ref)
         self._sites = JobSites(shared.registry, ref.uid)
         hub_site = shared.registry.hub(ref.namespace, ref.uid).site
-        facts = KubeFacts(shared.api, hub_site.node_addresses, shared.crd_problem)
+        facts = KubeFacts(shared.api, partial(shared.nodes.get, hub_site.node_addresses), shared.crd_problem)
         self._client = SynchronizerClient()
         self._reconciler = Reconciler(
             self._hub, self._sites, facts, self._client, shared.policy,

@@ -35,7 +35,7 @@ INSTALLATION = {
     ("", "secrets", SECRET_NAME, "get"),
 }
 IDENTITY = {("", "namespaces", "kube-system", "get")}
-NODES = {("", "nodes", "", "list"), ("", "nodes", "", "watch")}
+NODES = {("", "nodes", "", "list")}
 
 
 def operators_own(documents: list[dict[str, Any]]) -> dict[str, set[tuple[str, str, str, str]]]:

@@ -48,11 +48,6 @@ def generation(started: float, now: float) -> int:
     return max(0, int((now - started) // RENEWAL_SECONDS))
 
 
-def next_renewal(started: float, now: float) -> float:
-    """Unix time at which the present certificates are replaced."""
-    return started + (generation(started, now) + 1) * RENEWAL_SECONDS
-
-
 def ca_bundle(root: bytes, job_uid: str, started: float, now: float) -> str:
     """CA certificates of the previous, the present and the next generation; generation 0 has no previous one."""
     present = generation(started, now)

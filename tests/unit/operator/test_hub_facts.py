@@ -1,5 +1,6 @@
 """What planning is told of the hub, how often it is looked up, and what happens when it cannot be."""
 
+import asyncio
 import base64
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from builders import job
 from diloco_api import names
 from diloco_operator.api import ApiError
-from diloco_operator.hub_facts import KEEP_SECONDS, KubeFacts
+from diloco_operator.hub_facts import KEEP_SECONDS, Kept, KubeFacts
 from diloco_operator.sites.site import SiteForbidden
 from fakes.kube_api import FakeApi
 
@@ -20,10 +21,18 @@ class Scene:
         self.api, self.seconds = FakeApi(), 0.0
         self.nodes: list[str] | Exception = ["192.0.2.1", "192.0.2.2"]
         self.asked = 0
-        self.facts = KubeFacts(self.api, self._nodes, self._crd, now=lambda: self.seconds)
+        self.shared: Kept[list[str]] = Kept("nodes", [], now=self.now)
+        self.facts = self.of_a_job()
+
+    def now(self) -> float:
+        return self.seconds
+
+    def of_a_job(self) -> KubeFacts:
+        return KubeFacts(self.api, lambda: self.shared.get(self._nodes), self._crd, now=self.now)
 
     async def _nodes(self) -> list[str]:
         self.asked += 1
+        await asyncio.sleep(0)
         if isinstance(self.nodes, Exception):
             raise self.nodes
         return self.nodes
@@ -53,6 +62,17 @@ async def test_nodes_are_asked_for_only_where_their_addresses_are_used(scene: Sc
     await scene.facts.read(job({"synchronizer.exposure": {"type": "NodePort", "addresses": ["h.example:30000"]}}))
     assert scene.asked == 0
     assert (await scene.facts.read(job(NODE_PORT))).node_addresses == ("192.0.2.1", "192.0.2.2")
+
+
+async def test_nodes_are_listed_once_for_all_jobs(scene: Scene) -> None:
+    jobs = [scene.of_a_job() for _ in range(5)]
+    for _ in range(3):
+        found = await asyncio.gather(*(facts.read(job(NODE_PORT)) for facts in jobs))
+        assert {facts.node_addresses for facts in found} == {("192.0.2.1", "192.0.2.2")}
+    assert scene.asked == 1
+    scene.seconds += KEEP_SECONDS
+    await asyncio.gather(*(facts.read(job(NODE_PORT)) for facts in jobs))
+    assert scene.asked == 2
 
 
 async def test_what_cannot_be_read_now_stays_as_it_was_and_is_told_once(
