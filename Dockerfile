@@ -1,22 +1,25 @@
 # Two images from one file: `--target operator` (no torch) and `--target trainer` (no Kubernetes client).
-# BASE_IMAGE is any image with python3 (3.11 or newer) and its venv module; TORCH_INDEX another index for torch alone,
-# such as https://download.pytorch.org/whl/cpu. The secrets `pip` (a pip.conf) and `ca` (a bundle of certificates) are
-# for builds behind a mirror; neither ends up in an image. `make images` runs this with docker or buildah.
+# BASE_IMAGE is any image with python3 (3.11 or newer) and its venv module. What is installed is pinned with hashes by
+# .ci/lock; TORCH_INDEX takes the same version of torch from another index, such as
+# https://download.pytorch.org/whl/cpu, whose files the lock does not know. The secrets `pip` (a pip.conf) and `ca` (a
+# bundle of certificates) are for builds behind a mirror; neither ends up in an image. `make images` runs this.
 ARG BASE_IMAGE=python:3.12-slim
 
-FROM ${BASE_IMAGE} AS build
+# pip of the build, which no image has.
+FROM ${BASE_IMAGE} AS pip
 WORKDIR /build
-RUN python3 -m venv pip
-COPY .ci/requirements.py pyproject.toml ./
-RUN for part in operator trainer; do python3 requirements.py $part >$part.txt || exit 1; done; \
-    grep '^torch' trainer.txt >torch.txt
-COPY README.md LICENSE ./
+RUN python3 -m venv pip/venv
+COPY .ci/image-install pip/install
+
+FROM pip AS build
+COPY .ci/lock/build.txt ./
+RUN --mount=type=secret,id=pip,target=/run/secrets/pip --mount=type=secret,id=ca,target=/run/secrets/ca \
+    pip/install --require-hashes -r build.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY crds/diloco_api crds/diloco_api
 COPY operator operator
 COPY trainer_image trainer_image
-RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
-    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-    pip/bin/pip install --quiet --no-cache-dir --no-deps --target site .
+RUN pip/install --no-index --no-deps --no-build-isolation --target site .
 
 # What both images have: an empty environment whose interpreter is called `python`, a user without a name to rely on.
 FROM ${BASE_IMAGE} AS base
@@ -28,33 +31,44 @@ WORKDIR /tmp
 USER 65532:65532
 
 FROM base AS operator
-LABEL org.opencontainers.image.title="DiLoCo operator" org.opencontainers.image.licenses="Apache-2.0"
 USER 0:0
-COPY --from=build /build/operator.txt /opt/requirements.txt
-RUN --mount=type=bind,from=build,source=/build/pip,target=/build/pip \
-    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
-    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-    /build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /opt/requirements.txt
+COPY .ci/lock/operator.txt /opt/operator.txt
+RUN --mount=type=bind,from=pip,source=/build/pip,target=/build/pip \
+    --mount=type=secret,id=pip,target=/run/secrets/pip --mount=type=secret,id=ca,target=/run/secrets/ca \
+    IMAGE_PYTHON=/opt/venv/bin/python /build/pip/install --require-hashes -r /opt/operator.txt
 COPY --from=build /build/site /opt/diloco
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "diloco_operator"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="DiLoCo operator" \
+      org.opencontainers.image.description="Operator of fault-tolerant low-communication training over several clusters" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
 
 FROM base AS trainer
-LABEL org.opencontainers.image.title="DiLoCo trainer" org.opencontainers.image.licenses="Apache-2.0"
 ARG TORCH_INDEX=
 USER 0:0
-# torch in a layer of its own: it is most of the image, and other requirements change more often.
-COPY --from=build /build/torch.txt /opt/torch.txt
-RUN --mount=type=bind,from=build,source=/build/pip,target=/build/pip \
-    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
-    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-    /build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir \
-    ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} -r /opt/torch.txt
-COPY --from=build /build/trainer.txt /opt/requirements.txt
-RUN --mount=type=bind,from=build,source=/build/pip,target=/build/pip \
-    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
-    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi; \
-    /build/pip/bin/pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /opt/requirements.txt
+# torch in a layer of its own: it is most of the image, and the others change more often. What it needs besides CUDA's
+# libraries is in trainer.txt.
+COPY .ci/lock/torch.txt /opt/torch.txt
+RUN --mount=type=bind,from=pip,source=/build/pip,target=/build/pip \
+    --mount=type=secret,id=pip,target=/run/secrets/pip --mount=type=secret,id=ca,target=/run/secrets/ca \
+    export IMAGE_PYTHON=/opt/venv/bin/python; \
+    if [ -z "$TORCH_INDEX" ]; then /build/pip/install --no-deps --require-hashes -r /opt/torch.txt; \
+    else /build/pip/install --index-url "$TORCH_INDEX" "$(grep -o '^torch==[^ ;]*' /opt/torch.txt)"; fi
+COPY .ci/lock/trainer.txt /opt/trainer.txt
+RUN --mount=type=bind,from=pip,source=/build/pip,target=/build/pip \
+    --mount=type=secret,id=pip,target=/run/secrets/pip --mount=type=secret,id=ca,target=/run/secrets/ca \
+    IMAGE_PYTHON=/opt/venv/bin/python /build/pip/install --require-hashes -r /opt/trainer.txt
 COPY --from=build /build/site /opt/diloco
 USER 65532:65532
 CMD ["python", "-m", "diloco_trainer.learner"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="DiLoCo trainer" \
+      org.opencontainers.image.description="Learner and Synchronizer of fault-tolerant low-communication training" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"

@@ -52,6 +52,9 @@ verify: setup ## Check generated files, lint, types, imports, sizes, links; runs
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page --check
 	@$(BIN)/python -m diloco_trainer.wire.generate --check
 	@PYTHONPATH=helm $(BIN)/python -m dashboards.write --check
+	@"$(PYTHON)" .ci/lock.py --check
+	@"$(PYTHON)" .ci/images_digest.py --check
+	@$(BIN)/hadolint Dockerfile
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@for package in $(PACKAGES); do echo "mypy --strict -p $$package"; $(BIN)/mypy --strict -p $$package || exit 1; done
@@ -87,13 +90,13 @@ base-image: ## Make the image localhost/python-base from Debian's packages, for 
 	@tests/images/base.sh
 
 images: ## Build the operator and the trainer image (TAG=, BASE_IMAGE=, TORCH_INDEX=, IMAGES=operator)
-	@python3 .ci/images.py build --tag "$(TAG)" --base-image "$(BASE_IMAGE)" --torch-index "$(TORCH_INDEX)" $(IMAGES)
+	@"$(PYTHON)" .ci/images.py build --tag "$(TAG)" --base-image "$(BASE_IMAGE)" --torch-index "$(TORCH_INDEX)" $(IMAGES)
 
 images-push: ## Push both images (REGISTRY=registry.example.com/team, TAG=)
-	@python3 .ci/images.py push --tag "$(TAG)" --registry "$(REGISTRY)" $(IMAGES)
+	@"$(PYTHON)" .ci/images.py push --tag "$(TAG)" --registry "$(REGISTRY)" $(IMAGES)
 
 kind-load: ## Load both images into a kind cluster (KIND_CLUSTER=, TAG=)
-	@python3 .ci/images.py kind-load --tag "$(TAG)" --cluster "$(KIND_CLUSTER)" $(IMAGES)
+	@"$(PYTHON)" .ci/images.py kind-load --tag "$(TAG)" --cluster "$(KIND_CLUSTER)" $(IMAGES)
 
 clusters-load: ## Load the images into the test clusters, as root (TAG=, IMAGES=operator, ONLY=hub,site-1)
 	@PYTHONPATH=tests "$(PYTHON)" -m clusters.load --tag "$(TAG)" --only "$(ONLY)" $(IMAGES)
@@ -102,11 +105,12 @@ test-gpu: setup ## Run codecs, copies and the quickstart on a GPU and compare wi
 	@$(BIN)/python tests/gpu/verify.py $(if $(ALLOW_MISSING),--allow-missing)
 
 lock: ## Renew the lock files of the images after a change of pyproject.toml (UPGRADE=1: newest versions of everything)
-	@python3 .ci/lock.py $(if $(UPGRADE),--upgrade)
+	@"$(PYTHON)" .ci/lock.py $(if $(UPGRADE),--upgrade)
 
-test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 10 GB of disk, 6 GB stay)
-	@python3 .ci/images.py build --tag test --base-image localhost/python-base
+test-images: setup base-image ## Build both images on Debian's Python and run them (root and buildah; 14 GB of disk, 6 GB stay)
+	@"$(PYTHON)" .ci/images.py build --tag test --base-image localhost/python-base
 	@IMAGE_TAG=test $(PYTEST) tests/images
+	@"$(PYTHON)" .ci/images_digest.py
 
 clean: ## Remove the virtual environment and caches; keeps runs/
 	rm -rf $(VENV) build *.egg-info crds/*.egg-info operator/*.egg-info trainer_image/*.egg-info

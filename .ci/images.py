@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,6 +93,7 @@ def _build(tool: str, target: str, arguments: argparse.Namespace) -> None:
         )
     command = [tool, "build", "--target", target, "--file", str(ROOT / "Dockerfile")]
     command += ["--build-arg", f"BASE_IMAGE={_qualified(base) if tool == 'buildah' else base}"]
+    command += [part for name, value in _labels().items() for part in ("--build-arg", f"{name}={value}")]
     if target == "trainer" and arguments.torch_index:
         command += ["--build-arg", f"TORCH_INDEX={arguments.torch_index}"]
     if tool == "buildah":
@@ -99,6 +101,16 @@ def _build(tool: str, target: str, arguments: argparse.Namespace) -> None:
     name = local_name(target, arguments.tag)
     print(f"building {name} with {tool} on {base}", flush=True)
     subprocess.run([*command, *_secrets(), "--tag", name, str(ROOT)], check=True)
+
+
+def _labels() -> dict[str, str]:
+    """What the image says of its sources: their version, and the commit where there is a clean one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
+    known = commit.returncode == 0 and changed.returncode == 0 and not changed.stdout
+    return {"VERSION": project["version"], "REVISION": commit.stdout.strip() if known else "unknown"}
 
 
 def _qualified(image: str) -> str:

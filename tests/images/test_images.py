@@ -5,12 +5,18 @@ Needs buildah and root. The tag is IMAGE_TAG's.
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from checks.source import ROOT
+from images import read_only
+from reference.hand import run_config
 
 TAG = os.environ.get("IMAGE_TAG", "dev")
 
@@ -26,6 +32,15 @@ class Container:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """As a cluster would: as the image's user, with its variables."""
         return buildah("run", self.name, "--", *command)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        found = self.config["Env"]
+        assert isinstance(found, list)
+        return dict(pair.split("=", 1) for pair in found)
+
+    def run_read_only(self, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return read_only.run(self.root, folder, self.variables, words)
 
 
 def buildah(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +97,35 @@ def test_its_user_can_change_nothing_in_it(either: Container) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+def test_it_says_what_it_is(either: Container) -> None:
+    labels = either.config["Labels"]
+    assert isinstance(labels, dict)
+    told = {name.removeprefix("org.opencontainers.image."): value for name, value in labels.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert told["title"] in ("DiLoCo operator", "DiLoCo trainer")
+    assert told["description"]
+    assert (told["licenses"], told["version"]) == (project["license"], project["version"])
+    assert re.fullmatch("unknown|[0-9a-f]{40}", told["revision"])
+
+
+@pytest.mark.parametrize(("image", "files"), [("operator", ["operator"]), ("trainer", ["torch", "trainer"])])
+def test_what_is_installed_in_it_is_what_the_lock_says(
+    image: str, files: list[str], request: pytest.FixtureRequest
+) -> None:
+    code = "import importlib.metadata as m; print(*{f'{d.name}=={d.version}' for d in m.distributions()}, sep='\\n')"
+    installed = {_comparable(line) for line in request.getfixturevalue(image).run("python", "-c", code).stdout.split()}
+    text = "".join((ROOT / f".ci/lock/{name}.txt").read_text() for name in files)
+    locked = re.findall(r"^([\w.-]+==[^ ;]+)( ;)?", text, re.MULTILINE)
+    assert {_comparable(pin) for pin, marker in locked if not marker} <= installed
+    surplus = installed - {_comparable(pin) for pin, _ in locked}
+    assert {name.partition("==")[0] for name in surplus} == {"diloco-operator"}
+
+
+def _comparable(pin: str) -> str:
+    """Without the local part of a version, by which an index tells builds apart."""
+    return pin.replace("_", "-").lower().partition("+")[0]
+
+
 @pytest.mark.parametrize(
     ("image", "there", "not_there"),
     [
@@ -107,9 +151,19 @@ def test_nothing_of_the_build_is_left_in_it(either: Container) -> None:
     assert not any(word in names for word in ("PIP_", "proxy", "PROXY", "CERT", "INDEX"))
 
 
-def test_the_operator_says_how_it_is_used(operator: Container) -> None:
+def test_there_is_no_compiler_in_it(either: Container) -> None:
+    programs = {
+        path.name
+        for folder in ("bin", "sbin", "usr/bin", "usr/sbin", "usr/local/bin", "opt/venv/bin")
+        for path in (either.root / folder).glob("*")
+    }
+    compilers = re.compile(r"(.*-)?(cc|gcc|g\+\+|c\+\+|cpp|clang|ld|as|make|nvcc|rustc|go)(-[0-9.]+)?")
+    assert [name for name in programs if compilers.fullmatch(name)] == []
+
+
+def test_the_operator_says_how_it_is_used(operator: Container, tmp_path: Path) -> None:
     assert operator.config["Entrypoint"] == ["python", "-m", "diloco_operator"]
-    answer = operator.run("python", "-m", "diloco_operator", "--help")
+    answer = operator.run_read_only(tmp_path, ["python", "-m", "diloco_operator", "--help"])
     assert answer.returncode == 0, answer.stderr
     assert "--lease-namespace" in answer.stdout
 
@@ -124,14 +178,18 @@ def test_the_trainer_says_in_one_line_that_it_has_no_configuration(part: str, tr
     assert "Traceback" not in answer.stderr
 
 
-def test_the_trainer_trains_a_step(trainer: Container) -> None:
-    code = (
-        "import torch, pathlib\n"
-        "model = torch.nn.Linear(4, 1)\n"
-        "optimizer = torch.optim.AdamW(model.parameters())\n"
-        "model(torch.ones(2, 4)).sum().backward()\n"
-        "optimizer.step()\n"
-        "print(torch.isfinite(model.weight).all().item())\n"
-    )
-    answer = trainer.run("python", "-c", code)
-    assert answer.stdout == "True\n", answer.stderr
+@pytest.mark.timeout(300)
+def test_the_trainer_trains_a_job_to_its_end_on_a_root_that_cannot_be_written(
+    trainer: Container, tmp_path: Path
+) -> None:
+    refused = trainer.run_read_only(tmp_path, ["touch", "/opt/diloco/x"])
+    assert "Read-only file system" in refused.stderr
+    run = run_config(tmp_path, "DecoupledDiLoCo", replicas=2, steps=200, changes={})
+    with read_only.ImageJob(run, tmp_path) as job:
+        job.root, job.variables = trainer.root, trainer.variables
+        job.start_synchronizer()
+        for index in range(2):
+            job.start_learner(index)
+        job.finish()
+        merges = job.merges()
+    assert len({merge.version for merge, _, _ in merges}) > 1

@@ -134,14 +134,20 @@ class Job:
             for lsn, fragment, version, branch, digest in rows
         ]
 
-    def _start(self, name: str, command: tuple[str, ...], variables: dict[str, str]) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("crds", "operator", "trainer_image")),
+    def environment(self) -> dict[str, str]:
+        """Variables of every process."""
+        return {
             "OMP_NUM_THREADS": "1",
             names.ENV_CONFIG_DIR: str(self.folder / "config"),
             names.ENV_DEVICE: "cpu",
             names.ENV_THREADS: "1",
+        }
+
+    def _start(self, name: str, command: tuple[str, ...], variables: dict[str, str]) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("crds", "operator", "trainer_image")),
+            **self.environment(),
             **variables,
         }
         with (self.folder / f"{name}.log").open("ab") as log:
