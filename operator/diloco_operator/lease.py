@@ -1,7 +1,8 @@
 """One active operator: a `coordination.k8s.io` Lease, held before anything is done and renewed while it is.
 
 Another holder's Lease is taken over only after it was seen unchanged for its whole duration on our own clock, so clocks
-need not agree. Two operators may still overlap for a moment; what jobs do is harmless when done twice.
+need not agree. One that is known to be dead is not waited for: the process before this one in the same container. Two
+operators may still overlap for a moment; what jobs do is harmless when done twice.
 """
 
 import asyncio
@@ -31,13 +32,16 @@ class Lease:
         namespace: str,
         identity: str,
         *,
+        predecessors: str = "",
         duration_seconds: float = 15.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`predecessors`: how identities of processes begin of which none can live beside this one; empty: of none."""
         self._api = api
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{LEASE_NAME}"
         self._identity = identity
+        self._predecessors = predecessors
         self._duration = duration_seconds
         self._now = now
         self._seen: tuple[object, float] = (None, 0.0)
@@ -62,6 +66,7 @@ class Lease:
                 log.info("waiting for the lease %s", self._path)
             waiting = True
             await asyncio.sleep(self.retry_seconds)
+        self._predecessors = ""  # who takes it from us comes after us, whatever its name
         log.info("holding the lease %s", self._path)
 
     async def hold(self) -> None:
@@ -98,7 +103,7 @@ class Lease:
         return bool(taken)
 
     async def _take(self) -> bool:
-        """Ours now? Absent, given back, run out or already ours."""
+        """Ours now? Absent, given back, run out, of a predecessor or already ours."""
         found = await find(self._api, self._path)
         if found is None:
             lease = {
@@ -113,7 +118,8 @@ class Lease:
             return True
         spec = found.get("spec", {})
         holder = spec.get("holderIdentity") or ""
-        if holder not in ("", self._identity) and not self._has_run_out(found):
+        dead = bool(self._predecessors) and holder.startswith(self._predecessors)
+        if holder not in ("", self._identity) and not dead and not self._has_run_out(found):
             return False
         taken = _with_holder(found, self._identity, self._duration)
         if holder != self._identity:

@@ -67,7 +67,8 @@ class Operator:
             await server.start()
             api = KubeApi(self._credentials())
             stack.push_async_callback(api.close)
-            lease = Lease(api, self._settings.own_namespace, self._settings.identity)
+            settings = self._settings
+            lease = Lease(api, settings.own_namespace, settings.identity, predecessors=settings.predecessors)
             self._health.lease_held = lease.is_held
             if not await self._unless_stopped(lease.acquire()):
                 return 0

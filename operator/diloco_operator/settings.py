@@ -32,7 +32,9 @@ class OperatorSettings:
     monitoring_namespace: str = ""
     """From where metrics are scraped; empty: from nowhere."""
     identity: str = ""
-    """Who holds the Lease."""
+    """Who holds the Lease: this process and no other."""
+    predecessors: str = ""
+    """How identities begin of earlier processes of this container; empty: it is not known that they are dead."""
     metrics_port: int = 8080
     health_port: int = 8081
     fs_group: int | None = 65532
@@ -41,9 +43,12 @@ class OperatorSettings:
 
 
 def read_settings(
-    arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+    arguments: Sequence[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    process_id: int | None = None,
 ) -> OperatorSettings:
     """Ends the process with a usage message when something is wrong or missing."""
+    process_id = os.getpid() if process_id is None else process_id
     parser = _parser(environment)
     given = parser.parse_args(arguments)
     namespaces = given.namespace or environment.get(f"{_PREFIX}NAMESPACE", "").split(",")
@@ -53,6 +58,7 @@ def read_settings(
     if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         parser.error(f"--log-level: {given.log_level} is none")
     pod_namespace = _pod_namespace() if not given.kubeconfig else ""
+    container = _container(environment)
     try:
         return OperatorSettings(
             image=given.image,
@@ -61,7 +67,8 @@ def read_settings(
             own_namespace=given.lease_namespace or pod_namespace or "default",
             in_cluster_namespace=pod_namespace,
             monitoring_namespace=given.monitoring_namespace,
-            identity=f"{environment.get('POD_NAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+            identity=f"{container or environment.get('POD_NAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}",
+            predecessors=f"{container}-" if container and process_id == 1 else "",
             health_port=int(given.health_port),
             metrics_port=int(given.metrics_port),
             fs_group=None if given.fs_group.lower() == "none" else int(given.fs_group),
@@ -96,6 +103,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("fs-group", "65532", "group that owns mounted volumes; 'none' where the platform chooses one")
     add("log-level", "INFO", "DEBUG, INFO, WARNING or ERROR")
     return parser
+
+
+def _container(environment: Mapping[str, str]) -> str:
+    """What all processes have in common that run in this container of this pod, one after the other.
+
+    A kubelet starts a container only when it has ended, and all of it ends with its process number 1. Others may be
+    started beside that one by hand.
+    """
+    name, uid = environment.get("POD_NAME"), environment.get("POD_UID")
+    return f"{name}_{uid}" if name and uid else ""
 
 
 def _pod_namespace() -> str:

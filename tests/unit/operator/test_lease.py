@@ -24,8 +24,8 @@ class Scene:
     def __init__(self) -> None:
         self.api, self.clock = FakeApi(), Clock()
 
-    def lease(self, identity: str, duration: float = 15.0) -> Lease:
-        return Lease(self.api, "ops", identity, duration_seconds=duration, now=self.clock)
+    def lease(self, identity: str, duration: float = 15.0, predecessors: str = "") -> Lease:
+        return Lease(self.api, "ops", identity, predecessors=predecessors, duration_seconds=duration, now=self.clock)
 
     @property
     def holder(self) -> str:
@@ -72,6 +72,24 @@ async def test_a_dead_holders_lease_is_taken_after_it_was_seen_unchanged_for_its
     scene.clock.seconds += 15
     await second.acquire()
     assert scene.holder == "b"
+
+
+async def test_a_restarted_container_does_not_wait_for_the_process_before_it(scene: Scene) -> None:
+    await scene.lease("pod_1-a").acquire()
+    assert await still_waits(scene.lease("pod_2-b", predecessors="pod_2-")), "another pod"
+    assert await still_waits(scene.lease("pod_1-b")), "a process of that pod that is not its first"
+    await scene.lease("pod_1-b", predecessors="pod_1-").acquire()
+    assert scene.holder == "pod_1-b"
+    assert scene.api.objects[PATH]["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_holder_does_not_take_it_back_from_a_process_of_its_own_container(scene: Scene) -> None:
+    first = scene.lease("pod_1-a", predecessors="pod_1-")
+    await first.acquire()
+    await scene.lease("pod_1-b", predecessors="pod_1-").acquire()
+    assert not await first._try(first._renew)
+    assert not first.is_held()
+    assert scene.holder == "pod_1-b"
 
 
 async def test_a_holder_that_lost_it_to_another_says_so_and_does_not_take_it_back(scene: Scene) -> None:

@@ -25,6 +25,23 @@ def test_flags_outweigh_the_environment_and_that_outweighs_defaults() -> None:
     assert read_settings([], environment).namespaces == ()
 
 
+def test_the_first_process_of_a_container_comes_after_all_earlier_ones_of_it() -> None:
+    environment = {"POD_NAME": "op-x", "POD_UID": "u1"}
+
+    def settings(process_id: int, environment: dict[str, str]) -> tuple[str, str]:
+        found = read_settings(["--image=x"], environment, process_id)
+        return found.identity, found.predecessors
+
+    identity, predecessors = settings(1, environment)
+    assert predecessors == "op-x_u1-"
+    assert identity.startswith(predecessors)
+    assert settings(1, environment)[0] != identity, "every process has a name of its own"
+    by_hand, none = settings(17, environment)
+    assert by_hand.startswith(predecessors)
+    assert none == "", "it may be beside the one that lives"
+    assert settings(1, {"POD_NAME": "op-x"})[1] == "", "pods of one name may live at once, on a lost node"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [([], "--image is required"), (["--image=x", "--health-port=high"], "are numbers")],
