@@ -68,9 +68,10 @@ def _of_objects(state: SiteState) -> Trouble | None:
 def _of_rows(site: str, rows: Sequence[LearnerStatus]) -> Iterable[Trouble]:
     for word, reason in _WAITING.items():
         waiting = [row for row in rows if row.reason == word]
-        if waiting:
-            indices = ", ".join(str(row.index) for row in waiting[:4])
-            yield reason, f"{site}: Learner {indices}: {word}: {waiting[0].message}"
+        for pool in dict.fromkeys(row.pool for row in waiting):
+            here = [row for row in waiting if row.pool == pool]
+            indices = ", ".join(str(row.index) for row in here[:4])
+            yield reason, f"{site}: Learner {indices} in pool {pool}: {word}: {here[0].message}"
 
 
 def _told(name: str, condition: Condition) -> str:

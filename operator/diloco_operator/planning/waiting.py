@@ -62,7 +62,8 @@ def overdue(row: LearnerStatus, timeouts: Timeouts, now: float) -> Mark | None:
     }[row.reason]
     if now - to_seconds(row.reason_since) < patience:
         return None
-    return Mark(row.site, row.pool, _TIMED[row.reason], row.message)
+    where = f"pool {row.pool}: " if row.reason == UNSCHEDULABLE else ""
+    return Mark(row.site, row.pool, _TIMED[row.reason], where + row.message)
 
 
 _TIMED = {

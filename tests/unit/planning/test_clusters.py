@@ -141,7 +141,7 @@ def test_a_learner_no_node_takes_goes_to_another_site_after_its_time_and_touches
     fleet.step()
     assert fleet.condition("Degraded").reason == "ReplacementUnschedulable"
     assert fleet.condition("Degraded").message == (
-        "site-2: Learner 1: Unschedulable: 0/3 nodes: 3 Insufficient nvidia.com/gpu"
+        "site-2: Learner 1 in pool default: Unschedulable: 0/3 nodes: 3 Insufficient nvidia.com/gpu"
     )
     written = fleet.writes
     fleet.wait("site-2", unscheduled_message="0/4 nodes: 4 Insufficient nvidia.com/gpu")
@@ -176,7 +176,7 @@ def test_where_no_other_place_takes_it_a_pod_that_waits_is_left_to_wait() -> Non
     fleet.step()
     fleet.wait("site-1", unscheduled="Unschedulable", unscheduled_message="no room")
     fleet.pass_time(600)
-    assert fleet.condition("Degraded").message == "site-1: NoFit: no room"
+    assert fleet.condition("Degraded").message == "site-1: NoFit: pool default: no room"
     written = fleet.writes
     fleet.pass_time(1200, every=25)
     assert fleet.row(1).incarnation == 2
@@ -222,7 +222,7 @@ def test_a_missing_config_map_is_named() -> None:
     fleet.wait("site-2", waiting="CreateContainerConfigError", waiting_message='configmap "x" not found')
     fleet.step()
     assert fleet.condition("Degraded").reason == "SiteRefuses"
-    assert 'site-2: Learner 1: ConfigError: CreateContainerConfigError: configmap "x" not found' in (
+    assert 'site-2: Learner 1 in pool default: ConfigError: CreateContainerConfigError: configmap "x" not found' in (
         fleet.condition("Degraded").message
     )
 
