@@ -17,6 +17,8 @@ JSON_PATCH = "application/json-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 25
 """Metadata of a job with many Learners is up to a few 100 kB: who wrote which field of its status."""
+_MOST_PAGES = 2000
+"""A list without end would take all memory."""
 
 
 class ApiError(HubError):
@@ -87,10 +89,11 @@ async def list_all(api: Api, path: str, *, metadata_only: bool = False) -> list[
     """A whole collection, page after page: complete or an ApiError."""
     items: list[Document] = []
     query = {"limit": str(_PAGE)}
-    while True:
+    for _ in range(_MOST_PAGES):
         page = await api.request("GET", path, query=query, accept=METADATA_ONLY if metadata_only else JSON)
         items += page.get("items") or []
         token = page.get("metadata", {}).get("continue")
         if not token:
             return items
         query = {"limit": str(_PAGE), "continue": token}
+    raise ApiError(500, "ServerError", f"a list of {path} without end")

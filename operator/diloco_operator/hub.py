@@ -75,6 +75,9 @@ class Hub(Protocol):
     async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
         """Replace the status of the job as it was read; HubConflict when it is not that one any more."""
 
+    async def would_drop(self, job: DiLoCoJob, status: JobStatus) -> str:
+        """What `commit_status` would find dropped, without writing anything; empty: nothing."""
+
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         """Hold the job's deletion up, or let it go; HubConflict when it is not the job that was read any more."""
 
@@ -166,6 +169,10 @@ class FileHub:
             return self._write(present.model_copy(update={"status": status}))
         except OSError as error:
             raise HubError(f"{self._job_file}: cannot be written: {error.strerror}") from error
+
+    async def would_drop(self, job: DiLoCoJob, status: JobStatus) -> str:
+        """A file keeps everything."""
+        return ""
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         """A work folder is removed by its owner, whatever we think of it: there is nothing to hold up."""

@@ -30,6 +30,10 @@ KEY_FIELD = "key"
 BELIEVED_SECONDS = 4.0
 """Less than the time between two looks that nothing asked for."""
 _KEY_BYTES = 32
+_LET_GO = (
+    "where its namespace is being deleted, the operator's Role there went first; to let the job go: "
+    """kubectl patch dilocojob {ref.name} -n {ref.namespace} --type=merge -p '{{"metadata":{{"finalizers":null}}}}'"""
+)
 _ROW_KEYS = ("index", "type", "name")
 
 
@@ -69,7 +73,12 @@ class KubeHub:
         if self._job is not None and self._clock() - self._read_at < BELIEVED_SECONDS:
             return self._job
         self._read_at, changes = self._clock(), self._changes
-        found = await find(self._api, self._ref.path)
+        try:
+            found = await find(self._api, self._ref.path)
+        except ApiError as error:
+            if error.status == 403:
+                raise HubError(f"job {self._ref}: {error}; {_LET_GO.format(ref=self._ref)}") from error
+            raise
         if found is None or found["metadata"].get("uid") != self._ref.uid:
             return None
         self._raw = found
@@ -102,21 +111,29 @@ class KubeHub:
 
     async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:
         """The job as written. HubConflict when it has changed; HubOutdated when the CRD dropped fields."""
-        wanted, before = _dump(status), _dump(job.status)
-        same = self._raw.get("metadata", {}).get("resourceVersion") == job.metadata.resource_version
-        stored = self._raw.get("status", {}) if same else {}
-        patch = {
-            "metadata": {"resourceVersion": job.metadata.resource_version},
-            "status": merge_patch(stored, before, wanted),
-        }
         changes = self._changes
-        written = await self._patch(f"{self._ref.path}/status", patch, MERGE_PATCH)
-        dropped = list(missing(wanted, written.get("status", {})))
-        if dropped:
-            raise HubOutdated(f"drops {dropped[0]}", parse(written))
+        written = await self._patch(f"{self._ref.path}/status", self._change(job, status), MERGE_PATCH)
+        problem = _dropped(status, written)
+        if problem:
+            raise HubOutdated(problem, parse(written))
         committed, self._read_at = parse(written), self._clock()
         self._job = committed if changes == self._changes else None
         return committed
+
+    async def would_drop(self, job: DiLoCoJob, status: JobStatus) -> str:
+        """Asks the server for a dry run."""
+        path, change = f"{self._ref.path}/status", self._change(job, status)
+        answer = await self._api.request("PATCH", path, change, query={"dryRun": "All"}, content_type=MERGE_PATCH)
+        return _dropped(status, answer)
+
+    def _change(self, job: DiLoCoJob, status: JobStatus) -> Document:
+        """The patch from the status that was read to this one."""
+        same = self._raw.get("metadata", {}).get("resourceVersion") == job.metadata.resource_version
+        stored = self._raw.get("status", {}) if same else {}
+        return {
+            "metadata": {"resourceVersion": job.metadata.resource_version},
+            "status": merge_patch(stored, _dump(job.status), _dump(status)),
+        }
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         """As the job was read, or HubConflict; other controllers' finalizers stay."""
@@ -270,6 +287,12 @@ def missing(wanted: Any, held: Any, path: str = "status") -> Iterator[str]:
     elif isinstance(wanted, list) and isinstance(held, list):
         for one, other in zip(wanted, held, strict=False):
             yield from missing(one, other, f"{path}[]")
+
+
+def _dropped(status: JobStatus, written: Document) -> str:
+    """What the server did to the first field it has not kept; empty: it has kept all."""
+    first = next(missing(_dump(status), written.get("status", {})), None)
+    return "" if first is None else f"drops {first}"
 
 
 def _dump(status: JobStatus) -> Document:

@@ -10,11 +10,12 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from diloco_api.progress import Progress
 from diloco_api.v1alpha1 import DiLoCoJob
+from diloco_operator.crd_trial import CrdTrial
 from diloco_operator.endpoint import admin_endpoint
 from diloco_operator.hub import Hub, HubConflict, HubError, HubOutdated
 from diloco_operator.hub_facts import Facts
@@ -110,7 +111,7 @@ class Reconciler:
         self._stop_at = 0.0
         self._problem = ""
         self._conflict = False
-        self._crd_problem, self._crd_problem_at = "", 0.0
+        self._crd = CrdTrial(hub, now)
         self._gone = False
         self._steps: Steps = {}
         self._admin: tuple[AdminEndpoint, bytes] | None = None
@@ -178,7 +179,7 @@ class Reconciler:
                 return None
             observed = await self._observe(job, await self._hub.read_key())
             now = self._now()
-            planned = plan(job, self._policy, observed, now)
+            planned = await self._planned(job, observed, now)
             committed = await self._commit(job, planned)
         except HubError as error:
             self._conflict = isinstance(error, HubConflict | HubOutdated)
@@ -193,6 +194,14 @@ class Reconciler:
             self._on_pass(done)
         return done
 
+    async def _planned(self, job: DiLoCoJob, observed: Observed, now: float) -> Plan:
+        """A CRD that was too old is tried again now and then, by a plan that is not written yet."""
+        planned = plan(job, self._policy, observed, now)
+        if observed.crd_problem != self._crd.problem or not self._crd.is_due():
+            return planned
+        hopeful = plan(job, self._policy, replace(observed, crd_problem=""), now)
+        return hopeful if await self._crd.passed(job, hopeful.status) else planned
+
     async def _commit(self, job: DiLoCoJob, planned: Plan) -> DiLoCoJob:
         """The one write of a pass, then the finalizer. A hub that forgets what it is told is an observation."""
         committed = job
@@ -200,9 +209,7 @@ class Reconciler:
             try:
                 committed = await self._hub.commit_status(job, planned.status)
             except HubOutdated as error:
-                known, self._crd_problem = self._crd_problem, error.problem
-                if not known:
-                    self._crd_problem_at = self._now()
+                if self._crd.note(error):
                     raise
                 committed = error.kept
         if planned.finalizer != "keep":
@@ -219,8 +226,6 @@ class Reconciler:
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:
         """Sites first: a pod that ended well did so before the progress was asked for."""
         views, facts = await _both(self._sites.look(job), self._facts.read(job))
-        if self._now() - self._crd_problem_at > RESYNC_SECONDS:
-            self._crd_problem = ""  # it may have been updated: the next write tells
         self._admin = self._admin_of(job, facts.admin_host, key)
         progress, silence = await self._hear(job)
         now = self._now()
@@ -233,7 +238,8 @@ class Reconciler:
             watched_seconds=now - self._begun_at,
             hub_addresses=facts.node_addresses,
             propagated=facts.propagated,
-            crd_problem=facts.crd_problem or self._crd_problem,
+            namespace_ends=facts.namespace_ends,
+            crd_problem=facts.crd_problem or self._crd.problem,
         )  # fmt: skip
 
     def _admin_of(self, job: DiLoCoJob, host: str, key: bytes) -> tuple[AdminEndpoint, bytes] | None:

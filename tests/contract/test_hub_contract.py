@@ -65,3 +65,11 @@ async def test_an_event_does_not_change_the_job(hub: Hub) -> None:
     assert before is not None
     await hub.emit_event(before, "Warning", "LearnerLost", "it was lost")
     assert await hub.read_job() == before
+
+
+async def test_asking_what_would_be_dropped_changes_nothing(hub: Hub) -> None:
+    before = await hub.read_job()
+    assert before is not None
+    assert await hub.would_drop(before, JobStatus(phase="Running")) == ""
+    assert await hub.read_job() == before
+    assert (await hub.commit_status(before, JobStatus(phase="Running"))).status.phase == "Running"

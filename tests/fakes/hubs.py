@@ -3,7 +3,7 @@
 from diloco_api.names import FINALIZER
 from diloco_api.status import JobStatus
 from diloco_api.v1alpha1 import DiLoCoJob
-from diloco_operator.hub import FinalizerEdit, HubConflict, HubError
+from diloco_operator.hub import FinalizerEdit, HubConflict, HubError, HubOutdated
 
 KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
@@ -19,6 +19,9 @@ class FakeHub:
         self.events: list[tuple[str, str, str]] = []
         self.finalizer_edits: list[str] = []
         self.refuse = 0
+        self.drops = ""
+        """What a CRD that is too old does."""
+        self.trials: list[JobStatus] = []
         self.mute = False
 
     async def read_job(self) -> DiLoCoJob | None:
@@ -37,7 +40,13 @@ class FakeHub:
         metadata = self.job.metadata.model_copy(update={"resource_version": version})
         self.job = self.job.model_copy(update={"status": status, "metadata": metadata})
         self.writes.append(status)
+        if self.drops:
+            raise HubOutdated(self.drops, self.job)
         return self.job
+
+    async def would_drop(self, job: DiLoCoJob, status: JobStatus) -> str:
+        self.trials.append(status)
+        return self.drops
 
     async def edit_finalizer(self, job: DiLoCoJob, edit: FinalizerEdit) -> None:
         if self.job is None or self.job.metadata.resource_version != job.metadata.resource_version:

@@ -14,6 +14,7 @@ class FakeApi:
         self.objects: dict[str, Document] = {}
         self.requests: list[tuple[str, str]] = []
         self.bodies: list[object] = []
+        self.dry_runs: list[tuple[str, str]] = []
         self.drops: set[str] = set()
         self.broken: ApiError | None = None
         self.refused: dict[tuple[str, str], ApiError] = {}
@@ -46,6 +47,8 @@ class FakeApi:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Document:
+        if query and "dryRun" in query:
+            return await self._tried(method, path, body, content_type)
         self.requests.append((method, path))
         self.bodies.append(copy.deepcopy(body))
         if self.broken is not None:
@@ -65,6 +68,15 @@ class FakeApi:
         if method == "DELETE":
             return self.objects.pop(target)
         return self._change(target, path.endswith("/status"), method, body, content_type)
+
+    async def _tried(self, method: str, path: str, body: object, content_type: str) -> Document:
+        """What would be answered; nothing is kept."""
+        kept = copy.deepcopy(self.objects), self._version, list(self.requests), list(self.bodies)
+        try:
+            return await self.request(method, path, body, content_type=content_type)
+        finally:
+            self.objects, self._version, self.requests, self.bodies = kept
+            self.dry_runs.append((method, path))
 
     def _is_collection(self, path: str) -> bool:
         return path.rsplit("/", 1)[1] in ("secrets", "dilocojobs", "events", "leases")

@@ -465,11 +465,14 @@ async def test_a_crd_that_forgets_a_field_is_told_and_nothing_is_done_until_it_i
     assert "status.resolved" in scene.accepted[2]
     assert scene.site.calls == []
     writes = len(scene.api.writes)
-    for _ in range(3):
+    for _ in range(12):
+        scene.seconds += 5
         await scene.reconciler.one_pass()
     assert len(scene.api.writes) == writes
+    assert 5 <= len(scene.api.dry_runs) <= 6, "it is tried now and then without writing"
+    assert scene.site.calls == []
     scene.api.drops = set()
-    scene.seconds += 301
+    scene.seconds += 11
     for _ in range(3):
         await scene.reconciler.one_pass()
     assert scene.accepted[:2] == ("True", "Valid")

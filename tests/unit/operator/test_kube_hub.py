@@ -1,6 +1,7 @@
 """A job on an API server: what is written when, and what is never written."""
 
 import base64
+import copy
 from typing import Any
 
 import pytest
@@ -99,6 +100,17 @@ async def test_a_job_with_fields_of_a_newer_crd_is_read_as_far_as_it_is_known(sc
     assert scene.stored["status"]["resolved"]["policy"]["tempo"] == 2
 
 
+async def test_where_the_right_to_read_a_job_is_gone_the_way_to_let_it_go_is_told(scene: Scene) -> None:
+    scene.api.refused["GET", REF.path] = ApiError(403, "Forbidden", "dilocojobs is forbidden")
+    with pytest.raises(HubError, match="kubectl patch dilocojob toy -n default --type=merge -p ") as caught:
+        await scene.hub.read_job()
+    assert str(caught.value).endswith("""'{"metadata":{"finalizers":null}}'""")
+    scene.api.refused["GET", REF.path] = ApiError(500, "InternalError", "etcd")
+    with pytest.raises(HubError) as caught:
+        await scene.hub.read_job()
+    assert "kubectl" not in str(caught.value)
+
+
 async def test_only_what_differs_is_sent(scene: Scene) -> None:
     job = await scene.hub.commit_status(await scene.job(), JobStatus(phase="Running", learner_statuses=[row(0)]))
     await scene.hub.commit_status(job, job.status.model_copy(update={"phase": "Degraded"}))
@@ -114,6 +126,18 @@ async def test_a_crd_that_drops_a_field_is_named_as_outdated(scene: Scene, dropp
     status = JobStatus(start_time=HEARD, learner_statuses=[row(0, message="m")])
     with pytest.raises(HubOutdated, match=dropped.replace("[", r"\[").replace("]", r"\]")):
         await scene.hub.commit_status(await scene.job(), status)
+
+
+async def test_whether_a_crd_still_drops_a_field_is_asked_without_writing(scene: Scene) -> None:
+    scene.api.drops = {"status.goodput"}
+    job, before = await scene.job(), copy.deepcopy(scene.stored)
+    assert await scene.hub.would_drop(job, JobStatus(start_time=HEARD)) == "drops status.goodput"
+    scene.api.drops = set()
+    assert await scene.hub.would_drop(job, JobStatus(start_time=HEARD)) == ""
+    assert scene.stored == before
+    assert scene.api.writes == []
+    committed = await scene.hub.commit_status(job, JobStatus(start_time=HEARD))
+    assert committed.status.start_time == HEARD, "what was read before holds"
 
 
 async def test_a_new_job_of_the_same_name_is_not_this_one(scene: Scene) -> None:
