@@ -89,13 +89,14 @@ def test_learners_that_do_not_reach_the_synchronizer_are_left_alone(run, scene):
     before = {index: scene.learner(index) for index in cut_off}
     begun = time.monotonic()
     faults.cut(run.layout.site("site-2"), "pods")
-    run.wait_for(
-        "the site is called silent",
-        JOB,
-        lambda job: condition(site_of(job, "site-2"), "SynchronizerReachable")[1] == "HeartbeatsStale",
-        120,
-    )
-    scene.tell(f"SynchronizerReachable=False after {time.monotonic() - begun:.0f} s")
+
+    def told(job):
+        _, reason, message = condition(site_of(job, "site-2"), "SynchronizerReachable")
+        return message if reason == "TCPFailure" else None
+
+    text = run.wait_for("the site says which step fails", JOB, told, 150)
+    scene.tell(f"SynchronizerReachable=False/TCPFailure after {time.monotonic() - begun:.0f} s: {text}")
+    assert text.startswith(f"{run.layout.hub.address}:")
     faults.heal(run.layout.site("site-2"), "pods")
     whole(run)
     check_never_paused(scene, before)
