@@ -15,6 +15,7 @@ CLUSTER_TESTS ?= tests/clusters
 CLUSTERS := PYTHONPATH=tests PYTHONUNBUFFERED=1 "$(PYTHON)" -m clusters.cli
 
 TAG ?= dev
+PROMETHEUS ?= http://localhost:9090
 # The image both images are built on; where it cannot be pulled: make base-image, then BASE_IMAGE=localhost/python-base.
 BASE_IMAGE ?= python:3.12-slim
 TORCH_INDEX ?=
@@ -22,7 +23,7 @@ KIND_CLUSTER ?= kind
 
 .DEFAULT_GOAL := help
 .PHONY: help setup quickstart test test-full verify manifests proto bench clean clusters-up clusters-down test-clusters
-.PHONY: base-image images images-push kind-load clusters-load test-images test-chart test-gpu lock
+.PHONY: dashboard-pictures base-image images images-push kind-load clusters-load test-images test-chart test-gpu lock
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +77,9 @@ manifests: setup ## Write the CRD, the manifest page, the charts' page and dashb
 	@$(BIN)/python -m diloco_api.manifest_page
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page
 	@PYTHONPATH=helm $(BIN)/python -m dashboards.write
+
+dashboard-pictures: setup ## Draw the dashboards from a Prometheus into docs/dashboards (PROMETHEUS=, DRAW="--job=llm ...")
+	@PYTHONPATH=helm $(BIN)/python -m dashboards.pictures --prometheus "$(PROMETHEUS)" $(DRAW)
 
 proto: setup ## Write the gRPC stubs from synchronizer.proto
 	@$(BIN)/python -m diloco_trainer.wire.generate

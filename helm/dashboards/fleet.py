@@ -56,9 +56,9 @@ def _now() -> list[PanelBuilder]:
                 "Training": Query(f"sum by ({PAIR}) ({training})"),
                 "Quorum": Query(quorum),
                 "Degraded": Query(degraded),
-                "Capacity": Query(f"diloco:job_capacity_goodput:ratio_rate1h{{{FLEET}}}"),
-                "Accepted": Query(f"diloco:job_accepted_goodput:ratio_rate1h{{{FLEET}}}"),
-                "Uptime": Query(f"diloco:job_uptime:ratio_rate1h{{{FLEET}}}"),
+                "Capacity": Query(now("diloco:job_capacity_goodput:ratio_rate1h", FLEET, PAIR)),
+                "Accepted": Query(now("diloco:job_accepted_goodput:ratio_rate1h", FLEET, PAIR)),
+                "Uptime": Query(now("diloco:job_uptime:ratio_rate1h", FLEET, PAIR)),
             },
             keys={"diloco_job": "Job", "job_namespace": "Namespace"},
             units=dict.fromkeys(("Capacity", "Accepted", "Uptime"), "percentunit")
@@ -96,7 +96,7 @@ def _goodput() -> list[PanelBuilder]:
         lines(
             "Badput by state",
             "Devices of all jobs that did not train, by what they did instead.",
-            Query(f"sum by (state) (diloco:job_badput_seconds:rate5m{{{FLEET}}})", "{{state}}"),
+            Query(f"sum by (state) (diloco:job_badput_seconds:rate5m{{{FLEET}}}) > 0", "{{state}}"),
             stacked=True,
             colors=COLOR_OF_STATE,
         ),
@@ -114,7 +114,7 @@ def _learners() -> list[PanelBuilder]:
         lines(
             "Learners by state",
             "Wanted Learners of all jobs by what they are doing.",
-            Query(f"sum by (state) ({now('diloco_job_learners', FLEET, f'{PAIR}, site, state')})", "{{state}}"),
+            Query(f"sum by (state) ({now('diloco_job_learners', FLEET, f'{PAIR}, site, state')}) > 0", "{{state}}"),
             stacked=True,
             colors=COLOR_OF_STATE,
         ),

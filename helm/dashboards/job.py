@@ -105,7 +105,7 @@ def _goodput() -> list[PanelBuilder]:
             "Where the capacity goes",
             "Wanted capacity by state: together 100 %, all but `training` is badput.",
             Query(
-                f"sum by (state) (diloco:site_state_seconds:rate5m{{{ONE_JOB}}})"
+                f"(sum by (state) (diloco:site_state_seconds:rate5m{{{ONE_JOB}}}) > 0)"
                 f" / on () group_left () sum(diloco:job_wanted_seconds:rate5m{{{ONE_JOB}}})",
                 "{{state}}",
             ),
@@ -128,7 +128,7 @@ def _learners() -> list[PanelBuilder]:
         lines(
             "Learners by state",
             "Wanted Learners by what they are doing.",
-            Query(f"sum by (state) ({now('diloco_job_learners', ONE_JOB, 'site, state')})", "{{state}}"),
+            Query(f"sum by (state) ({now('diloco_job_learners', ONE_JOB, 'site, state')}) > 0", "{{state}}"),
             stacked=True,
             colors=COLOR_OF_STATE,
             width=8,

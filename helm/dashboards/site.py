@@ -118,7 +118,7 @@ def _learners() -> list[PanelBuilder]:
         lines(
             "Where the capacity goes",
             "Devices of all jobs here by state.",
-            Query(f"sum by (state) (diloco:site_state_seconds:rate5m{{{ONE_SITE}}})", "{{state}}"),
+            Query(f"sum by (state) (diloco:site_state_seconds:rate5m{{{ONE_SITE}}}) > 0", "{{state}}"),
             stacked=True,
             colors=COLOR_OF_STATE,
         ),
