@@ -21,7 +21,7 @@ def endless(job: Object) -> None:
     job["spec"]["algorithm"] = {"preset": "DecoupledDiLoCo", "fragments": 4, "syncEvery": 100}
     job["spec"]["train"]["model"] = {"layers": 1, "hidden": 64, "heads": 2}
     pod = job["spec"]["learners"]["template"]["spec"]
-    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": "400m", "memory": "2Gi"}}
+    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": "250m", "memory": "2Gi"}}
     limited = pod["containers"][0] | {"resources": resources}
     job["spec"]["learners"]["template"] = {"spec": pod | {"containers": [limited]}}
 
