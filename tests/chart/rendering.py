@@ -1,5 +1,6 @@
 """Charts as the real `helm` renders them."""
 
+import copy
 import functools
 import json
 import subprocess
@@ -46,7 +47,20 @@ def render(
     """All objects of a release; with `tests` also those of `helm test`."""
     skipped = [] if tests else ["--skip-tests"]
     text = run_helm("template", name, str(chart), "--namespace", namespace, *skipped, values=values or {})
-    return [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+    return [document for part in text.split("\n---\n") if (document := _parsed(part))]
+
+
+def _parsed(text: str) -> Document | None:
+    """The definition of jobs is most of every release, and the same in all of them."""
+    if "\nkind: CustomResourceDefinition\n" not in text:
+        return yaml.load(text, yaml.CSafeLoader)
+    definition = _definition(text)
+    return {**definition, "metadata": copy.deepcopy(definition["metadata"])}
+
+
+@functools.cache
+def _definition(text: str) -> Document:
+    return yaml.load(text, yaml.CSafeLoader)
 
 
 def with_images(values: Document) -> Document:

@@ -64,7 +64,8 @@ def test_for_single_namespaces_it_has_no_right_outside_of_them_but_reading_nodes
     documents = render(OPERATOR, {**IMAGES, **NAMESPACES})
     assert list(operators_own(documents).values()) == [NODES]
     granted = {role["metadata"]["namespace"]: rights(role) for role in of_kind(documents, "Role")}
-    assert granted == {"team-a": IN_A_NAMESPACE, "team-b": IN_A_NAMESPACE, "ops": INSTALLATION, "kube-system": IDENTITY}
+    teams = {team: IN_A_NAMESPACE | {("", "namespaces", team, "get")} for team in ("team-a", "team-b")}
+    assert granted == {**teams, "ops": INSTALLATION, "kube-system": IDENTITY}
     arguments = container_of(NAMESPACES)["args"]
     assert [arg for arg in arguments if arg.startswith("--namespace=")] == ["--namespace=team-a", "--namespace=team-b"]
 
@@ -221,7 +222,8 @@ def test_the_chart_says_what_it_is_made_for() -> None:
 
 def test_the_notes_tell_how_to_go_on_and_in_which_order_to_uninstall() -> None:
     text = notes(OPERATOR, IMAGES)
-    assert "helm --namespace ops test diloco --logs" in text
+    assert "helm --namespace ops test diloco\n" in text
+    assert "logs diloco-diloco-operator-test" in text
     assert "label secret SITE diloco.dev/kubeconfig=true" in text
     assert text.index("delete dlj --all --all-namespaces") < text.index("uninstall diloco")
     assert "kubectl delete crd dilocojobs.diloco.dev" in text

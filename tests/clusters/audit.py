@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from clusters.api import Object
 from clusters.layout import SiteLayout
 
+_READS = ("get", "list", "watch")
 _OWN_BUSINESS = ("status", "binding")
 """Subresources by which kubelets and schedulers do their work."""
 
@@ -49,6 +50,8 @@ class AuditTrail:
                 log.seek(begin)
                 lines = log.read().splitlines()
             for event in map(json.loads, lines):
+                if event["verb"] in _READS:
+                    continue
                 reference = event.get("objectRef", {})
                 granted = event.get("responseStatus", {}).get("code", 500) < 300
                 if (reference.get("resource"), reference.get("namespace")) == ("pods", self._namespace) and granted:

@@ -14,13 +14,16 @@ _AUDIT_POLICY = {
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
+        {"level": "None", "verbs": ["get", "list", "watch"], "userGroups": ["system:serviceaccounts:kube-system"]},
+        {"level": "Metadata", "verbs": ["get", "list", "watch"], "userGroups": ["system:serviceaccounts"]},
         {"level": "None", "verbs": ["get", "list", "watch"]},
         {"level": "None", "resources": [{"group": "coordination.k8s.io", "resources": ["leases"]}],
          "userGroups": ["system:nodes", "system:masters"]},
         {"level": "Metadata"},
     ],
 }  # fmt: skip
-"""Every write with its author and its object: what tests count writes and deleted pods by."""
+"""Every write with its author and its object, by which tests count writes and deleted pods; and what ServiceAccounts
+read, by which they compare rights with what is done with them."""
 
 
 def control_plane(site: SiteLayout) -> list[Component]:
