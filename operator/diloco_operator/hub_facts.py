@@ -34,6 +34,8 @@ class HubFacts:
     node_addresses: tuple[str, ...] = ()
     propagated: Mapping[ObjectKey, Mapping[str, bytes]] = field(default_factory=dict, repr=False)
     crd_problem: str = ""
+    namespace_ends: bool = False
+    """The job's namespace is being deleted."""
 
 
 class Facts(Protocol):
@@ -103,12 +105,14 @@ class KubeFacts:
         api: Api,
         node_addresses: Callable[[], Awaitable[list[str]]],
         crd_problem: Callable[[], Awaitable[str]],
+        namespace_ends: Callable[[str], bool] = lambda _: False,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._node_addresses = node_addresses
         self._crd_problem = crd_problem
+        self._namespace_ends = namespace_ends
         self._admin = Kept("admin", "", believe_empty=False, now=now)
         self._content: Kept[dict[ObjectKey, dict[str, bytes]]] = Kept("propagate", {}, required=True, now=now)
 
@@ -120,6 +124,7 @@ class KubeFacts:
             node_addresses=tuple(await self._node_addresses()) if nodes_wanted else (),
             propagated=await self._content.get(lambda: self._propagated(job)),
             crd_problem=await self._crd_problem(),
+            namespace_ends=self._namespace_ends(job.metadata.namespace),
         )
 
     async def _cluster_ip(self, job: DiLoCoJob) -> str:

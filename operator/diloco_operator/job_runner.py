@@ -26,6 +26,8 @@ class Shared:
     on_problem: Callable[[JobRef, str], None]
     nodes: Kept[list[str]] = field(default_factory=lambda: Kept("nodes", []))
     """Addresses of the hub's ready nodes."""
+    namespace_ends: Callable[[str], bool] = lambda _: False
+    """Whether a namespace is being deleted, and the operator's rights there with it."""
 
 
 class JobRunner:
@@ -36,7 +38,8 @@ class JobRunner:
         self._hub = KubeHub(shared.api, ref)
         self._sites = JobSites(shared.registry, ref.uid)
         hub_site = shared.registry.hub(ref.namespace, ref.uid).site
-        facts = KubeFacts(shared.api, partial(shared.nodes.get, hub_site.node_addresses), shared.crd_problem)
+        nodes = partial(shared.nodes.get, hub_site.node_addresses)
+        facts = KubeFacts(shared.api, nodes, shared.crd_problem, shared.namespace_ends)
         self._client = SynchronizerClient()
         self._reconciler = Reconciler(
             self._hub, self._sites, facts, self._client, shared.policy,

@@ -24,6 +24,7 @@ from diloco_operator.job_runner import JobRunner, Shared
 from diloco_operator.kube_api import KubeApi
 from diloco_operator.kubeconfigs import SELECTOR, Kubeconfigs
 from diloco_operator.lease import Lease
+from diloco_operator.namespaces import Namespaces
 from diloco_operator.origin import read_origin
 from diloco_operator.planning.types import OperatorPolicy
 from diloco_operator.reconciler import Pass
@@ -105,8 +106,12 @@ class Operator:
         kubeconfigs = Kubeconfigs(api)
         registry = Registry(self._credentials(), kubeconfigs)
         jobs = JobList(api, namespaces)
-        shared = Shared(api, registry, self._policy(origin), CrdCheck(api).problem, self._served, self._not_served)
         supervisor = self._supervisor = Supervisor(lambda ref: JobRunner(shared, ref))
+        ending = Namespaces(api, namespaces, supervisor.wake_all)
+        shared = Shared(
+            api, registry, self._policy(origin), CrdCheck(api).problem, self._served, self._not_served,
+            namespace_ends=ending.ends,
+        )  # fmt: skip
         self._health.unserved = lambda: list(supervisor.unserved())
         self._health.watch_behind = jobs.behind_seconds
 
@@ -126,6 +131,7 @@ class Operator:
             (f"watch of {path}", partial(_follow_kubeconfigs, api, path, kubeconfigs, supervisor))
             for path in [f"/api/v1/namespaces/{namespace}/secrets" for namespace in namespaces] or ["/api/v1/secrets"]
         ]
+        work.append(("look at namespaces", ending.follow))
         work.append(("list of jobs", lambda: _list_jobs(jobs, supervisor, registry, sweep)))
         helpers = [asyncio.create_task(for_ever(*each), name=each[0]) for each in work]
         self._health.active = True

@@ -98,6 +98,7 @@ class Fleet:
     nodes: tuple[str, ...] = ("192.0.2.11",)
     propagated: dict[ObjectKey, dict[str, bytes]] = field(default_factory=dict)
     crd_problem: str = ""
+    namespace_ends: bool = False
     created: list[tuple[str, str]] = field(default_factory=list)
     """(site, pod)."""
     deleted: list[tuple[str, str]] = field(default_factory=list)
@@ -119,7 +120,7 @@ class Fleet:
         return Observed(
             tuple(self._view(cluster) for cluster in self.clusters.values()), self._progress(), key=ROOT_KEY,
             watched_seconds=self.now - self.begun_at, hub_addresses=self.nodes, propagated=self.propagated,
-            crd_problem=self.crd_problem,
+            crd_problem=self.crd_problem, namespace_ends=self.namespace_ends,
         )  # fmt: skip
 
     def plan(self) -> Plan:

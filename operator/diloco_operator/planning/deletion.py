@@ -1,7 +1,8 @@
 """The end of a deleted job: nothing is wanted any more, the Synchronizer goes last, then the finalizer.
 
 Sites that cannot be reached are waited for, but not for ever: what is left behind there is told. One that was never
-reached holds nothing. The status is not written any more.
+reached holds nothing. The status is not written any more. A job whose namespace is being deleted is as good as deleted,
+and what it has at the hub goes without us.
 """
 
 from diloco_api import names
@@ -18,13 +19,14 @@ def deletion(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: fl
     """What shall be done about a job whose end was asked for; `finished` when it may go."""
     if names.FINALIZER not in job.metadata.finalizers:
         return Plan(job.status, job.status, finished=True)
-    actions = tuple(teardown(observed.sites, spare_learners=False))
-    left = [site for site in observed.sites if not site.unreachable and not is_empty(site)]
-    away = [site.name for site in observed.sites if site.unreachable and _was_used(job, site.name)]
+    sites = observed.sites[1:] if observed.namespace_ends else observed.sites
+    actions = tuple(teardown(sites, spare_learners=False))
+    left = [site for site in sites if not site.unreachable and not is_empty(site)]
+    away = [site.name for site in sites if site.unreachable and _was_used(job, site.name)]
     if left:
         return Plan(job.status, job.status, actions, requeue_after=POLL_SECONDS)
-    assert job.metadata.deletion_timestamp is not None, "it is deleted"
-    deadline = to_seconds(job.metadata.deletion_timestamp) + policy.timeouts.deletion_wait_seconds
+    asked_at = to_seconds(job.metadata.deletion_timestamp) if job.metadata.deletion_timestamp else now
+    deadline = asked_at + policy.timeouts.deletion_wait_seconds
     if away and now < deadline:
         wait = min(policy.poll_seconds, max(POLL_SECONDS, deadline - now))
         return Plan(job.status, job.status, actions, requeue_after=wait)

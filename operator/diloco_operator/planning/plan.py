@@ -44,7 +44,7 @@ def plan(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: float)
     refs = places(job, policy, observed)
     observed = trusted(of_origin(observed, origin_of(job, policy)), refs, job.status.sites)
     rest = without_outlived(observed, now - policy.kill_margin_seconds)
-    if job.metadata.deletion_timestamp is not None:
+    if job.metadata.deletion_timestamp is not None or observed.namespace_ends:
         return deletion(job, policy, rest, now)
     if conditions_of.is_final(job.status.conditions):
         return _after_end(job, policy, rest)
@@ -88,12 +88,13 @@ def _guarded(job: DiLoCoJob, policy: OperatorPolicy, planned: Plan) -> Plan:
 
 
 def _after_end(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed) -> Plan:
-    """Final: no write ever again, and everything but data is removed."""
+    """Final: the status is never written again, everything but data is removed, and then nothing holds the job."""
     actions = teardown(observed.sites, spare_learners=False)
     done = is_clean(observed.sites)
+    finalizer: Literal["keep", "remove"] = "remove" if done and names.FINALIZER in job.metadata.finalizers else "keep"
     near = any(not site.unreachable and not is_empty(site) for site in observed.sites)
     requeue = None if done else ENDING_POLL_SECONDS if near else policy.poll_seconds
-    return Plan(job.status, job.status, tuple(actions), requeue_after=requeue, finished=done)
+    return Plan(job.status, job.status, tuple(actions), requeue_after=requeue, finished=done, finalizer=finalizer)
 
 
 def _outdated(draft: Draft) -> Plan:

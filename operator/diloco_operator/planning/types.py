@@ -180,6 +180,8 @@ class Observed:
     """Content of the Secrets and ConfigMaps `spec.propagate` names; one that does not exist is absent."""
     crd_problem: str = ""
     """What the installed CRD lacks; empty: it knows every field."""
+    namespace_ends: bool = False
+    """The job's namespace is being deleted: the job will be, and all that it has at the hub."""
 
 
 @dataclass(frozen=True)
