@@ -11,6 +11,7 @@ import pytest
 
 from clusters import workloads
 from clusters.api import Api, path_of, wait_until
+from clusters.endless_job import limited
 from clusters.operator_process import (
     GROUP,
     OperatorProcess,
@@ -109,7 +110,7 @@ def manifest(namespace, name, template, sites=("hub", "site-1"), replicas=2, **s
                 "batch": {"sequences": 2},
             },
             "budget": {"outerRounds": 100000},
-            "learners": {"replicas": replicas, "template": template},
+            "learners": {"replicas": replicas, "template": limited(template)},
             "synchronizer": {
                 "template": template, "storage": {"size": "1Gi"}, "exposure": {"type": "NodePort"},
             },
