@@ -135,8 +135,8 @@ def _table(axes: Axes, panel: Panel, source: Source, span: Span) -> int:
     if not merged:
         return _nothing(axes)
     cells = [[row.get(column, "–") or "–" for column in columns] for row in merged.values()][:12]
-    made = axes.table(cells, colLabels=[renamed.get(column, column) for column in columns], loc="upper left",
-                      cellLoc="left", edges="horizontal")  # fmt: skip
+    headings = [renamed.get(column, column) for column in columns]
+    made = axes.table(cells, colLabels=headings, loc="upper left", cellLoc="left", colLoc="left", edges="horizontal")
     made.auto_set_font_size(False)
     made.set_fontsize(7.5)
     for cell in made.get_celld().values():
@@ -171,7 +171,7 @@ def _columns(axes: Axes, entries: Sequence[tuple[str, str]]) -> int:
     figure = axes.get_figure()
     assert figure is not None
     inches = axes.get_position().width * figure.get_size_inches()[0]  # type: ignore[union-attr]
-    return max(1, int(inches / (0.06 * longest + 0.3)))
+    return max(1, int(inches / (0.055 * longest + 0.25)))
 
 
 def _time_axis(axes: Axes, span: Span) -> None:

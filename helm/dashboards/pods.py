@@ -45,7 +45,7 @@ def _panels() -> list[PanelBuilder]:
                 phase,
                 f"Pods in phase {phase}.",
                 Query(f'count(max by ({_POD}) (diloco_pod_status{{{FLEET}, phase="{phase}"}})) or vector(0)'),
-                steps=((None, _PHASES[phase]),),
+                steps=((None, GRAY), (1, _PHASES[phase])),
             )
             for phase in ("Running", "Pending", "Failed", "Unknown")
         ),
