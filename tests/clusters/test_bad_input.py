@@ -148,7 +148,7 @@ def test_the_longest_name_there_may_be_makes_legal_names_only(run, healthy):
 
 def test_a_name_that_is_longer_is_refused_at_admission(run):
     job = one_learner(run, HEALTHY + "x", lambda spec: None)
-    with pytest.raises(ApiError, match=r"metadata\.name .*63 characters") as refused:
+    with pytest.raises(ApiError, match=r"metadata\.name must be a DNS label: at most 63 of ") as refused:
         run.hub.create(job)
     assert (refused.value.status, refused.value.reason) == (422, "Invalid")
 

@@ -24,7 +24,7 @@ MAX_PROBLEMS = 4
 """Of sites, told in one message."""
 Conditions = tuple[Condition, ...]
 _ORDER, _SITE_ORDER = list(ConditionType), list(SiteConditionType)
-_NOT_AT_WORK = frozenset(
+NOT_AT_WORK = frozenset(
     {
         LearnerPhase.PENDING.value,
         LearnerPhase.UNKNOWN.value,
@@ -127,7 +127,7 @@ def degraded(
         return True, Reason.LEARNER_PARKED, f"restart budget spent: Learner {_list(parked)}"
     if problems:
         return True, problems[0][0], "; ".join(dict.fromkeys(text for _, text in problems[:MAX_PROBLEMS]))
-    missing = sorted(row.index for row in rows if row.state in _NOT_AT_WORK and row.index not in on_their_way)
+    missing = sorted(row.index for row in rows if row.state in NOT_AT_WORK and row.index not in on_their_way)
     if missing:
         return True, Reason.LEARNERS_MISSING, f"not at work: Learner {_list(missing)}"
     return False, Reason.AS_DESIRED, ""

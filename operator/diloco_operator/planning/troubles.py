@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from diloco_api.states import LearnerPhase, Reason, SiteConditionType
 from diloco_api.status import Condition, LearnerStatus
-from diloco_operator.planning.conditions import find
+from diloco_operator.planning.conditions import NOT_AT_WORK, find
 from diloco_operator.planning.site_state import SiteState
 from diloco_operator.planning.waiting import CONFIG, IMAGE, UNSCHEDULABLE
 
@@ -32,6 +32,7 @@ _WORST_FIRST = (
     Reason.IMAGE_PULL_FAILED,
     Reason.QUOTA_EXCEEDED,
     Reason.REPLACEMENT_UNSCHEDULABLE,
+    Reason.LEARNERS_MISSING,
 )
 
 
@@ -41,8 +42,10 @@ def troubles(states: Iterable[SiteState], rows: Sequence[LearnerStatus]) -> list
     for state in states:
         mine = [trouble for trouble in (_of_site(state), _of_objects(state)) if trouble is not None]
         told = {reason for reason, _ in mine}
-        here = [row for row in rows if row.site == state.ref.name and row.state == LearnerPhase.PENDING]
-        found += mine + [trouble for trouble in _of_rows(state.ref.name, here) if trouble[0] not in told]
+        here = [row for row in rows if row.site == state.ref.name]
+        pending = [row for row in here if row.state == LearnerPhase.PENDING]
+        found += mine + [trouble for trouble in _of_rows(state.ref.name, pending) if trouble[0] not in told]
+        found += _of_connection(state, here)
     return sorted(found, key=lambda trouble: _WORST_FIRST.index(trouble[0]))
 
 
@@ -57,6 +60,13 @@ def _of_site(state: SiteState) -> Trouble | None:
     if eligible is not None and eligible.status == "False" and eligible.reason in _DEGRADES:
         return _DEGRADES[Reason(eligible.reason)], _told(state.ref.name, eligible)
     return None
+
+
+def _of_connection(state: SiteState, here: Sequence[LearnerStatus]) -> Iterable[Trouble]:
+    """Learners there are on their own; where none is any more, what was found last says nothing."""
+    found = find(state.row.conditions, SiteConditionType.SYNCHRONIZER_REACHABLE)
+    if found is not None and found.status == "False" and any(row.state in NOT_AT_WORK for row in here):
+        yield Reason.LEARNERS_MISSING, _told(state.ref.name, found)
 
 
 def _of_objects(state: SiteState) -> Trouble | None:

@@ -31,6 +31,10 @@ def test_a_silent_site_says_what_its_learners_say(failure: Failure) -> None:
     fleet.step()
     assert fleet.site_condition("site-2", KIND) == ("False", failure.value)
     assert message(fleet) == "192.0.2.11:31400: so it is"
+    degraded = fleet.condition("Degraded")
+    assert (degraded.reason, degraded.message) == (
+        "LearnersMissing", f"site-2: {failure.value}: 192.0.2.11:31400: so it is"
+    )  # fmt: skip
     assert fleet.site_condition("site-1", KIND) == ("True", "Connected")
 
 
@@ -69,6 +73,20 @@ def test_logs_are_read_only_while_a_site_is_silent_and_seldom() -> None:
     fleet.pass_time(300)
     assert fleet.reads == []
     assert (fleet.site_condition("site-2", KIND), message(fleet)) == (("True", "Connected"), "")
+    assert fleet.condition("Degraded").status == "False"
+
+
+def test_a_site_its_learners_have_left_is_no_longer_the_jobs_trouble() -> None:
+    fleet = running_fleet()
+    cut(fleet, TCP)
+    fleet.clusters["site-2"].down = "TCPFailure"
+    fleet.pass_time(400)
+    fleet.settle()
+    assert set(fleet.where().values()) == {"site-1"}
+    fleet.clusters["site-2"].down = ""
+    fleet.pass_time(100)
+    assert fleet.site_condition("site-2", KIND)[0] == "False"
+    assert fleet.condition("Degraded").status == "False"
 
 
 def test_a_trouble_that_stays_writes_nothing() -> None:
@@ -124,15 +142,32 @@ def test_what_was_said_before_an_operator_began_holds_until_it_has_asked_itself(
     assert [action for action in planned.actions if type(action).__name__ == "ReadLog"]
 
 
-def test_a_log_that_was_read_of_another_incarnation_says_nothing_of_this_one() -> None:
+def test_what_a_log_said_long_ago_does_not_explain_a_silence_of_now() -> None:
     fleet = running_fleet()
     cut(fleet, TCP)
     fleet.pass_time(60)
     fleet.clusters["site-2"].cut = False
-    fleet.pass_time(20)
-    fleet.clusters["site-2"].logs.clear()
+    fleet.pass_time(200)
     fleet.clusters["site-2"].cut = True
-    fleet.pass_time(40)
+    while fleet.site_condition("site-2", KIND)[0] == "True":
+        fleet.step()
+    assert fleet.site_condition("site-2", KIND) == ("False", "HeartbeatsStale")
+    fleet.step()
+    assert fleet.site_condition("site-2", KIND) == ("False", "TCPFailure"), "now it has been read again"
+
+
+def test_a_log_that_was_read_of_another_incarnation_says_nothing_of_this_one() -> None:
+    fleet = running_fleet()
+    cut(fleet, TCP)
+    fleet.pass_time(60)
+    for index in (1, 3):
+        fleet.finish(fleet.learner(index), 1)
+    fleet.clusters["site-2"].cut = False
+    fleet.settle(3)
+    assert fleet.site_condition("site-2", KIND) == ("True", "Connected")
+    fleet.clusters["site-2"].cut = True
+    while fleet.site_condition("site-2", KIND)[0] == "True":
+        fleet.step()
     assert fleet.site_condition("site-2", KIND) == ("False", "HeartbeatsStale")
 
 
