@@ -51,6 +51,6 @@ class Namespaces:
                 self._on_end(name)
             elif not ends:
                 self._ending.discard(name)
-        if problem and self._told.get(name) != problem:
+        if problem and self._told.get(name) != problem and name not in self._ending:  # then the right went with it
             log.warning("namespace %s: %s", name, problem)
         self._told[name] = problem

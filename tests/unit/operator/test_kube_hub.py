@@ -111,6 +111,18 @@ async def test_where_the_right_to_read_a_job_is_gone_the_way_to_let_it_go_is_tol
     assert "kubectl" not in str(caught.value)
 
 
+async def test_a_job_that_is_held_no_more_needs_no_way_to_be_let_go(scene: Scene) -> None:
+    job = await scene.job()
+    for edit, told in (("add", True), ("remove", False)):
+        await scene.hub.edit_finalizer(job, edit)
+        scene.api.refused["GET", REF.path] = ApiError(403, "Forbidden", "dilocojobs is forbidden")
+        with pytest.raises(HubError) as caught:
+            await scene.hub.read_job()
+        assert ("kubectl" in str(caught.value)) is told
+        del scene.api.refused["GET", REF.path]
+        job = await scene.job()
+
+
 async def test_only_what_differs_is_sent(scene: Scene) -> None:
     job = await scene.hub.commit_status(await scene.job(), JobStatus(phase="Running", learner_statuses=[row(0)]))
     await scene.hub.commit_status(job, job.status.model_copy(update={"phase": "Degraded"}))

@@ -44,6 +44,7 @@ async def test_what_cannot_be_seen_is_as_it_was_and_told_once(scene: Scene, capl
     scene.api.broken = ApiError(403, "Forbidden", "namespaces is forbidden")
     await scene.namespaces.look("a")
     assert scene.namespaces.ends("a"), "the right went with it"
+    assert caplog.text.count("is forbidden") == 1
 
 
 async def test_a_namespace_made_anew_is_another(scene: Scene) -> None:
