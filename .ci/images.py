@@ -5,6 +5,7 @@ machine are lent to the build as secrets; neither ends up in an image.
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ def main() -> int:
                 _push(tool, target, arguments)
             elif arguments.action == "save":
                 _save(tool, target, arguments.tag, Path(arguments.folder))
+            elif arguments.action == "size":
+                print(_size(tool, local_name(target, arguments.tag)))
             else:
                 _kind_load(tool, target, arguments)
     except Failed as error:
@@ -54,7 +57,7 @@ def local_name(target: str, tag: str) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("action", choices=["build", "push", "save", "kind-load"])
+    parser.add_argument("action", choices=["build", "push", "save", "size", "kind-load"])
     parser.add_argument("targets", nargs="*", default=TARGETS, help="operator, trainer; default both")
     parser.add_argument("--tag", default="dev")
     parser.add_argument("--base-image", default=BASE_IMAGE)
@@ -152,6 +155,24 @@ def _save(tool: str, target: str, tag: str, folder: Path) -> Path:
     else:
         subprocess.run(["buildah", "push", "--quiet", name, f"docker-archive:{file}:{name}"], check=True)
     return file
+
+
+def _size(tool: str, name: str) -> int:
+    """Bytes of an image that was built, unpacked."""
+    if tool == "docker":
+        command = ["docker", "image", "inspect", "--format", "{{.Size}}", name]
+    else:
+        command = ["buildah", "images", "--json", name]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise Failed(f"there is no image {name}: make images")
+    return int(answer.stdout) if tool == "docker" else _bytes(json.loads(answer.stdout)[0]["size"])
+
+
+def _bytes(text: str) -> int:
+    """`5.88 GB`, as buildah says it."""
+    number, unit = text.split()
+    return round(float(number) * 1000 ** ["B", "KB", "MB", "GB", "TB"].index(unit.upper()))
 
 
 def _kind_load(tool: str, target: str, arguments: argparse.Namespace) -> None:

@@ -1,10 +1,14 @@
 """`make clusters-load`: the images that were built, into the nodes' containerd. The operator's goes to the hub only.
 
+On disk an image is there once, however many nodes have it: their unpacked layers are hard links to the first node's.
+
 Run as root: PYTHONPATH=tests python3 -m clusters.load --help
 """
 
 import argparse
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from clusters import network, node
-from clusters.layout import HUB, Layout
+from clusters.layout import HUB, Layout, NodeLayout
 from clusters.processes import Processes
 
 IMAGES_PROGRAM = Path(__file__).resolve().parents[2] / ".ci/images.py"
@@ -31,26 +35,71 @@ def load(layout: Layout, target: str, tag: str, only: Sequence[str] = ()) -> lis
     """Load one image; names of the nodes that have it now."""
     everywhere = [HUB] if target == "operator" else [site.name for site in layout.sites()]
     nodes = [(site, one) for site in layout.sites() if site.name in (only or everywhere) for one in site.nodes()]
+    _check_room(layout, target, _size(target, tag))
+    first: list[Path] = []
     with tempfile.TemporaryDirectory(dir=layout.folder) as folder:
-        save = [sys.executable, str(IMAGES_PROGRAM), "save", target, "--tag", tag, "--folder", folder]
-        subprocess.run(save, check=True)
+        _images_program("save", target, "--tag", tag, "--folder", folder)
         archive = Path(folder, f"{target}.tar")
-        _check_room(layout, target, archive.stat().st_size, len(nodes))
         for site, one in nodes:
             processes = Processes(site.folder)
             node.load_image(one, processes, archive)
+            layers = _layers(archive)
             # They are unpacked: kept as well, they would take the image's size once more on every node.
-            node.run(one, processes, "ctr", "-n", "k8s.io", "content", "rm", *_layers(archive))
+            node.run(one, processes, "ctr", "-n", "k8s.io", "content", "rm", *layers)
+            unpacked = _unpacked(one, processes, layers)
+            for mine, its in zip(unpacked, first, strict=False):
+                share(its, mine)
+            first = first or unpacked
     return [one.name for _, one in nodes]
 
 
-def _check_room(layout: Layout, target: str, size: int, num_nodes: int) -> None:
-    """The last node takes the archive in and unpacks it."""
-    needed, free = size * (num_nodes + 1) + 3 * GIB, shutil.disk_usage(layout.folder).free
+def share(kept: Path, copy: Path) -> None:
+    """Files of `copy` become hard links to those of `kept`, the same layer unpacked. Nobody may be writing to them."""
+    for folder, _, names in os.walk(copy):
+        for name in names:
+            mine = Path(folder, name)
+            its = kept / mine.relative_to(copy)
+            if its.is_file() and not its.is_symlink() and _looks(its) == _looks(mine) and not its.samefile(mine):
+                link = mine.with_name(f"{name[:200]}.link")
+                link.hardlink_to(its)
+                link.replace(mine)
+
+
+def _looks(file: Path) -> tuple[int, ...]:
+    """What files of one layer that were unpacked twice have in common."""
+    found = file.lstat()
+    return found.st_mode, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns
+
+
+def _unpacked(one: NodeLayout, processes: Processes, layers: Sequence[str]) -> list[Path]:
+    """Folders of an image's layers on this machine, the lowest first."""
+    chain = layers[0]
+    for layer in layers[1:]:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}"
+    ctr = ("ctr", "-n", "k8s.io", "snapshots")
+    (mount,) = json.loads(node.run(one, processes, *ctr, "view", "--mounts", "looked-at", chain))
+    node.run(one, processes, *ctr, "rm", "looked-at")
+    lower = [option.removeprefix("lowerdir=") for option in mount["Options"] if option.startswith("lowerdir=")]
+    folders = lower[0].split(":") if lower else [mount["Source"]]  # an image of one layer is no overlay
+    return [one.folder / folder.lstrip("/") for folder in reversed(folders)]
+
+
+def _images_program(*arguments: str) -> str:
+    command = [sys.executable, str(IMAGES_PROGRAM), *arguments]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _size(target: str, tag: str) -> int:
+    return int(_images_program("size", target, "--tag", tag))
+
+
+def _check_room(layout: Layout, target: str, size: int) -> None:
+    """For the archive, for what a containerd takes in of it, and for the layers of two nodes until they are shared."""
+    needed, free = 4 * size + 2 * GIB, shutil.disk_usage(layout.folder).free
     if needed > free:
         raise NoRoom(
-            f"{target}: {needed / GIB:.0f} GiB of free disk needed for {num_nodes} nodes, {free / GIB:.0f} GiB there; "
-            "ONLY=hub,site-1 loads it into these, IMAGES=operator leaves the trainer's image out"
+            f"{target}: {needed / GIB:.0f} GiB of free disk needed meanwhile, {free / GIB:.0f} GiB there; "
+            "IMAGES=operator leaves the trainer's image out"
         )
 
 

@@ -110,3 +110,23 @@ def test_a_lock_file_more_or_less_is_found(copy: Path) -> None:
     (copy / ".ci/lock/build.txt").unlink()
     answer = run("images_digest.py", "--check", "--root", copy)
     assert answer.stderr.startswith("error: .ci/lock/build.txt, .ci/lock/more.txt: not what")
+
+
+@pytest.mark.parametrize(("told", "size"), [("5.88 GB", 5_880_000_000), ("314 MB", 314_000_000), ("12 B", 12)])
+def test_the_size_of_an_image_is_known_before_it_is_copied(tmp_path: Path, told: str, size: int) -> None:
+    buildah = tmp_path / "buildah"
+    buildah.write_text(f'#!/bin/sh\necho \'[{{"size": "{told}"}}]\'\n')
+    buildah.chmod(0o755)
+    answer = run("images.py", "size", "trainer", path=str(tmp_path))
+    assert (answer.returncode, answer.stdout) == (0, f"{size}\n")
+
+
+def test_an_image_that_was_not_built_is_told(tmp_path: Path) -> None:
+    buildah = tmp_path / "buildah"
+    buildah.write_text("#!/bin/sh\nexit 125\n")
+    buildah.chmod(0o755)
+    answer = run("images.py", "size", "operator", path=str(tmp_path))
+    assert (answer.returncode, answer.stderr) == (
+        1,
+        "error: there is no image localhost/diloco-operator:dev: make images\n",
+    )
