@@ -11,7 +11,16 @@ from pathlib import Path
 
 import pytest
 
-LONGEST_FIRST = ["test_site_failures", "test_failures", "test_upgrade", "test_operator_jobs", "test_operator_scale"]
+LONGEST_FIRST = [
+    "test_site_failures",
+    "test_failures",
+    "test_bad_input",
+    "test_upgrade",
+    "test_install",
+    "test_operator_jobs",
+    "test_train",
+    "test_operator_scale",
+]
 """Files that a run begins with, so that none of them is what is waited for in the end."""
 _taken: dict[Path, bool] = {}
 """Whether this session has taken a file, by its path."""
