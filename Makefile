@@ -50,6 +50,7 @@ test-full: verify test test-chart test-clusters test-images ## Run everything th
 verify: setup ## Check generated files, lint, types, imports, sizes, links; runs no tests
 	@$(BIN)/python -m diloco_api.crd --check
 	@$(BIN)/python -m diloco_api.manifest_page --check
+	@$(BIN)/python -m diloco_api.metrics_page --check
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page --check
 	@$(BIN)/python -m diloco_trainer.wire.generate --check
 	@PYTHONPATH=helm $(BIN)/python -m dashboards.write --check
@@ -75,6 +76,7 @@ test-clusters: setup ## Run the tests that need clusters, as root; brings them u
 manifests: setup ## Write the CRD, the manifest page, the charts' page and dashboards from their sources
 	@$(BIN)/python -m diloco_api.crd
 	@$(BIN)/python -m diloco_api.manifest_page
+	@$(BIN)/python -m diloco_api.metrics_page
 	@PYTHONPATH=tests $(BIN)/python -m chart.values_page
 	@PYTHONPATH=helm $(BIN)/python -m dashboards.write
 

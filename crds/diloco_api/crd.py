@@ -189,7 +189,8 @@ def _check(path: str, node: Schema) -> None:
     if node.get("type") == "array":
         assert "maxItems" in node, f"{path}: a list without maxItems"
     if "additionalProperties" in node:
-        bounded = "maxProperties" in node and "maxLength" in node["additionalProperties"]
+        value = node["additionalProperties"]
+        bounded = "maxProperties" in node and ("maxLength" in value or value.get("type") == "integer")
         assert bounded, f"{path}: a map without bounds"
         assert "properties" not in node, f"{path}: a map with fields"
     if node.get("type") == "integer":

@@ -75,7 +75,7 @@ LABELS: Mapping[str, str] = {
     "verb": "HTTP method",
     "code": "HTTP status; `none` when there was no answer",
     "result": "done or failed",
-    "source": "what is watched: jobs, kubeconfigs or sites",
+    "source": "what is watched: jobs or kubeconfigs",
     "preset": "preset of the algorithm",
     "uid": "UID of the job",
     "pod": "name of a pod",
@@ -152,11 +152,11 @@ _OF_OPERATOR: tuple[_Row, ...] = (
     ("diloco_site_reachable", _GAUGE, _SITE, "1 when the site answered in the last pass, else 0."),
     ("diloco_site_last_contact_timestamp_seconds", _GAUGE, _SITE, "When the site last answered, Unix time."),
     (
-        "diloco_site_api_requests_total", _COUNTER, ("job_namespace", "site", "verb", "code"),
+        "diloco_site_api_requests_total", _COUNTER, ("site", "verb", "code"),
         "Requests to the API server of a site.",
     ),
     (
-        "diloco_site_api_request_seconds", _HISTOGRAM, ("job_namespace", "site", "verb"),
+        "diloco_site_api_request_seconds", _HISTOGRAM, ("site", "verb"),
         "Duration of requests to the API server of a site; watches until they begin.", _SECONDS,
     ),
     (
@@ -185,7 +185,7 @@ _OF_SYNCHRONIZER: tuple[_Row, ...] = (
     ("diloco_outer_step_participants", _HISTOGRAM, JOB, "Contributions merged in an outer step.", _COUNTS),
     (
         "diloco_outer_step_deadline_seconds", _GAUGE, JOB,
-        "The longest time between two outer steps of a job that advances; absent until it is known.",
+        "Age of the last outer step up to which the job advances as it should.",
     ),
     (
         "diloco_last_outer_step_timestamp_seconds", _GAUGE, JOB,

@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
 
 class LearnerState(StrEnum):
-    """Where a Learner's second went; exactly one at a time (goodput states a Learner can see of itself)."""
+    """Where a Learner's second went; exactly one at a time: those of `GoodputState` a Learner can see of itself."""
 
     INIT = "init"
     RESTORE = "restore"
@@ -32,6 +32,7 @@ class LearnerState(StrEnum):
     SYNC_WAIT = "sync_wait"
     DATA_WAIT = "data_wait"
     DRAIN = "drain"
+    STALLED = "stalled"  # its process stood still, or a step hangs
 
 
 class _Model(BaseModel):

@@ -33,7 +33,7 @@ class LearnerPhase(StrEnum):
 class GoodputState(StrEnum):
     """What a second of a wanted Learner went into; exactly one at a time. See docs/goodput.md.
 
-    The first seven are what a Learner counts of itself, the others what only the operator sees.
+    The first seven, and what of `stalled` it can see, a Learner counts itself; the others only the operator sees.
     """
 
     TRAINING = "training"

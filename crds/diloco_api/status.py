@@ -20,12 +20,25 @@ Time = Annotated[str, Field(max_length=32), WithJsonSchema({"type": "string", "f
 Message = Annotated[str, Field(max_length=MAX_MESSAGE)]
 Name = Annotated[str, Field(max_length=63)]
 Ratio = Annotated[str, Field(max_length=16)]
+Amount = Annotated[str, Field(max_length=24)]
 Count = Annotated[int, Field(ge=0)]
 
 
-def _list_map(key: str) -> dict[str, JsonValue]:
-    """Rows are merged by this key, not by position."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+Milliseconds = Annotated[
+    dict[str, int],
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": "integer", "format": "int64", "minimum": 0},
+            "maxProperties": 16,
+        }
+    ),
+]
+
+
+def _list_map(*keys: str) -> dict[str, JsonValue]:
+    """Rows are merged by these keys, not by position."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [*keys]}
 
 
 _SET: dict[str, JsonValue] = {"x-kubernetes-list-type": "set"}
@@ -194,21 +207,59 @@ class ResolvedStatus(StatusModel):
     """Label `origin` of all that belongs to the job: the installation that accepted it. Empty in local runs."""
 
 
+class LearnerTimeStatus(StatusModel):
+    """Where the time of one Learner index at one site went."""
+
+    index: Annotated[int, Field(ge=0, lt=MAX_LEARNERS)]
+    """Index of the Learner."""
+    site: Name
+    """Name of the site; empty: it had none yet, or it was at one of earlier sites that are counted together."""
+    milliseconds: Milliseconds = Field(default={})
+    """By state, see `diloco_api.states.GoodputState`."""
+
+
+class HeardTimeStatus(StatusModel):
+    """How far the time of one Learner index is accounted for."""
+
+    index: Annotated[int, Field(ge=0, lt=MAX_LEARNERS)]
+    """Index of the Learner."""
+    incarnation: Count = 0
+    """Its newest incarnation that was heard; 0: none."""
+    milliseconds: Milliseconds = Field(default={})
+    """What that one has counted itself, by state, as far as it is in `learnerTimes`."""
+    open_milliseconds: Count = 0
+    """Time that is in no state yet: what the Learner did in it is not known yet."""
+
+
 class GoodputStatus(StatusModel):
-    """Shares of the time or work paid for, each from 0 to 1 with four digits."""
+    """Shares of the time or work paid for, each from 0 to 1 with four digits, and the totals they are made of."""
 
     capacity: Ratio = ""
-    """Learner-seconds spent training over learner-seconds wanted."""
+    """`trainingSeconds` over `wantedSeconds`."""
     accepted: Ratio = ""
     """Tokens merged over tokens the wanted Learners could have trained."""
     uptime: Ratio = ""
-    """Share of the time in which outer steps advanced within their deadline."""
+    """`uptimeSeconds` over `windowSeconds`."""
     window_seconds: Ratio = ""
     """Seconds the shares are of: the job's active time."""
-    wanted_seconds: Ratio = ""
-    """Learner-seconds wanted in that time."""
+    uptime_seconds: Ratio = ""
+    """Part of it in which outer steps advanced within their deadline."""
+    wanted_seconds: Amount = ""
+    """Seconds of the Learners wanted in that time, times their weights."""
+    training_seconds: Amount = ""
+    """Part of these they spent training."""
+    ideal_tokens_per_second: Ratio = ""
+    """Tokens a second of an undisturbed Learner, per unit of weight."""
     accounted_time: Time | None = None
     """Until when time has been counted."""
+    learner_times: list[LearnerTimeStatus] = Field(
+        default=[], max_length=4 * MAX_LEARNERS, json_schema_extra=_list_map("index", "site")
+    )
+    """Seconds of all Learners by site and state; every second wanted is in one of them, or open in `heardTimes`."""
+    heard_times: list[HeardTimeStatus] = Field(
+        default=[], max_length=MAX_LEARNERS, json_schema_extra=_list_map("index")
+    )
+    """One row per Learner index."""
 
 
 class JobStatus(StatusModel):

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from diloco_api.progress import LearnerProgress, LearnerState, Progress
-from diloco_api.states import ConditionType
-from diloco_api.status import JobStatus, LearnerStatus
+from diloco_api.progress import LearnerProgress, Progress
+from diloco_api.states import ConditionType, GoodputState
+from diloco_api.status import JobStatus
 from diloco_cli.drill_plan import DrillState
 from diloco_cli.view import Goodput, read_goodput
 
@@ -83,8 +83,8 @@ class LearnerReport(_Part):
     """Incarnations the Synchronizer admitted; 0 where none ever reached it."""
     inner_steps: int
     """Inner steps of all of them, as last heard."""
-    states: dict[LearnerState, float]
-    """Seconds spent in each state, as the Learners accounted for them."""
+    states: dict[GoodputState, float]
+    """Seconds in each state; what goodput is made of."""
 
 
 class DrillReport(_Part):
@@ -167,7 +167,7 @@ def make_report(
         loss=LossReport(initial=progress.loss_initial, final=progress.loss_final),
         goodput=_goodput(goodput),
         bytes=BytesReport(up=progress.bytes_up, down=progress.bytes_down),
-        learners=_learners(status.learner_statuses, progress.learners),
+        learners=_learners(status, progress.learners),
         drills=[_drill(state) for state in drills],
         digests={
             fragment: DigestReport(version=known.version, digest=known.digest)
@@ -189,26 +189,38 @@ def _goodput(goodput: Goodput) -> GoodputReport:
     return GoodputReport(capacity=goodput.capacity, accepted=goodput.accepted, uptime=goodput.uptime)
 
 
-def _learners(placed: Iterable[LearnerStatus], admitted: Iterable[LearnerProgress]) -> list[LearnerReport]:
+def _learners(status: JobStatus, admitted: Iterable[LearnerProgress]) -> list[LearnerReport]:
     """Of every index that was ever started, also of one the Synchronizer never admitted."""
-    sites = {row.index: row.site for row in placed}
+    sites = {row.index: row.site for row in status.learner_statuses}
     by_index: dict[int, list[LearnerProgress]] = {index: [] for index in sites}
     for learner in admitted:
         by_index.setdefault(learner.index, []).append(learner)
-    return [_learner(index, sites.get(index, ""), by_index[index]) for index in sorted(by_index)]
+    times = _states(status)
+    return [_learner(index, sites.get(index, ""), by_index[index], times.get(index, {})) for index in sorted(by_index)]
 
 
-def _learner(index: int, site: str, incarnations: list[LearnerProgress]) -> LearnerReport:
-    states: dict[LearnerState, float] = defaultdict(float)
-    for learner in incarnations:
-        for state, seconds in learner.state_seconds.items():
-            states[state] += seconds
+def _states(status: JobStatus) -> dict[int, dict[GoodputState, float]]:
+    """Seconds by index and state, over all sites, in the order of the states."""
+    found: dict[int, dict[str, int]] = {}
+    for row in status.goodput.learner_times:
+        here = found.setdefault(row.index, defaultdict(int))
+        for state, milliseconds in row.milliseconds.items():
+            here[state] += milliseconds
+    return {
+        index: {state: here[state.value] / 1000 for state in GoodputState if state.value in here}
+        for index, here in found.items()
+    }
+
+
+def _learner(
+    index: int, site: str, incarnations: list[LearnerProgress], states: dict[GoodputState, float]
+) -> LearnerReport:
     return LearnerReport(
         index=index,
         site=max(incarnations, key=lambda learner: learner.incarnation).site if incarnations else site,
         incarnations=len(incarnations),
         inner_steps=sum(learner.step for learner in incarnations),
-        states={state: round(states[state], 3) for state in LearnerState if state in states},
+        states=states,
     )
 
 

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from diloco_api.progress import LearnerState
+from diloco_api.states import GoodputState
 from diloco_cli import wording
 from diloco_cli.report import DrillReport, ReportV1
 
@@ -53,7 +53,7 @@ def _facts(report: ReportV1) -> RenderableType:
 
 
 def _learners(report: ReportV1) -> RenderableType:
-    states = [state for state in LearnerState if any(state in learner.states for learner in report.learners)]
+    states = [state for state in GoodputState if any(state in learner.states for learner in report.learners)]
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 1, 0, 0))
     for title in ("Learner", "site", "inc", "steps"):
         table.add_column(title, justify="left" if title == "site" else "right")

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from diloco_operator.metrics.families import counter, gauge, histogram
 
 UNSERVED_LIMIT_SECONDS = 120.0
 """A pass waits for nobody longer than the timeouts of its calls; one that takes this long hangs."""
 WATCH_LIMIT_SECONDS = 90.0
 """The watch may be this much behind a list."""
-_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class Health:
@@ -33,25 +34,16 @@ class Health:
         self.watch_behind: Callable[[], float] = lambda: 0.0
         """How long the watch has not told what a list shows, seconds."""
         self.registry = CollectorRegistry()
-        self.passes = Counter("diloco_reconcile", "Passes over jobs.", ["result"], registry=self.registry)
-        self.seconds = Histogram(
-            "diloco_reconcile_seconds", "Duration of a pass.", registry=self.registry, buckets=_BUCKETS
-        )
-        self.watch_event = Gauge(
-            "diloco_watch_last_event_timestamp_seconds", "When the watch of jobs last told something.",
-            ["source"], registry=self.registry,
-        )  # fmt: skip
-        depth = Gauge("diloco_queue_depth", "Jobs with an unserved wake-up.", registry=self.registry)
-        depth.set_function(lambda: sum(age > 0 for age in self.unserved()))
-        oldest = Gauge(
-            "diloco_queue_oldest_seconds", "Age of the oldest unserved wake-up.", registry=self.registry
-        )  # fmt: skip
+        self.passes = counter("diloco_reconcile_total", self.registry)
+        self.seconds = histogram("diloco_reconcile_seconds", self.registry)
+        self.watch_event = gauge("diloco_watch_last_event_timestamp_seconds", self.registry)
+        depth = gauge("diloco_queue_depth", self.registry)
+        depth.set_function(lambda: float(sum(age > 0 for age in self.unserved())))
+        oldest = gauge("diloco_queue_oldest_seconds", self.registry)
         oldest.set_function(lambda: max(self.unserved(), default=0.0))
-        held = Gauge("diloco_lease_held", "1 while this process holds the Lease.", registry=self.registry)
+        held = gauge("diloco_lease_held", self.registry)
         held.set_function(lambda: float(self.active and self.lease_held()))
-        info = Gauge(
-            "diloco_build_info", "Always 1.", ["version", "python", "kopf"], registry=self.registry
-        )  # fmt: skip
+        info = gauge("diloco_build_info", self.registry)
         info.labels(_own_version(), platform.python_version(), version("kopf")).set(1)
 
     def problems(self) -> list[str]:

@@ -22,8 +22,11 @@ class Shared:
     registry: Registry
     policy: OperatorPolicy
     crd_problem: Callable[[], Awaitable[str]]
-    on_pass: Callable[[JobRef, Pass], None]
+    on_pass: Callable[[JobRef, Pass, dict[str, float]], None]
+    """With the times at which credentials of sites expire."""
     on_problem: Callable[[JobRef, str], None]
+    on_end: Callable[[JobRef], None] = lambda _: None
+    """Nobody looks after the job any more."""
     nodes: Kept[list[str]] = field(default_factory=lambda: Kept("nodes", []))
     """Addresses of the hub's ready nodes."""
     namespace_ends: Callable[[str], bool] = lambda _: False
@@ -35,6 +38,7 @@ class JobRunner:
 
     def __init__(self, shared: Shared, ref: JobRef) -> None:
         self._ref = ref
+        self._on_end = shared.on_end
         self._hub = KubeHub(shared.api, ref)
         self._sites = JobSites(shared.registry, ref.uid)
         hub_site = shared.registry.hub(ref.namespace, ref.uid).site
@@ -43,7 +47,7 @@ class JobRunner:
         self._client = SynchronizerClient()
         self._reconciler = Reconciler(
             self._hub, self._sites, facts, self._client, shared.policy,
-            on_pass=lambda done: shared.on_pass(ref, done),
+            on_pass=lambda done: shared.on_pass(ref, done, self._sites.expiries()),
             on_problem=lambda problem: shared.on_problem(ref, problem),
         )  # fmt: skip
 
@@ -64,3 +68,4 @@ class JobRunner:
 
     async def close(self) -> None:
         await self._sites.close()
+        self._on_end(self._ref)

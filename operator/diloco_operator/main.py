@@ -24,6 +24,8 @@ from diloco_operator.job_runner import JobRunner, Shared
 from diloco_operator.kube_api import KubeApi
 from diloco_operator.kubeconfigs import SELECTOR, Kubeconfigs
 from diloco_operator.lease import Lease
+from diloco_operator.metrics.jobs import JobMetrics
+from diloco_operator.metrics.site_calls import SiteCalls
 from diloco_operator.namespaces import Namespaces
 from diloco_operator.origin import read_origin
 from diloco_operator.planning.types import OperatorPolicy
@@ -54,6 +56,7 @@ class Operator:
     def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
         self._health = Health()
+        self._jobs = JobMetrics(self._health.registry)
         self._stop = asyncio.Event()
         self._supervisor: Supervisor | None = None
 
@@ -104,13 +107,14 @@ class Operator:
         origin = await self._prepared(api)
         namespaces = self._settings.namespaces
         kubeconfigs = Kubeconfigs(api)
-        registry = Registry(self._credentials(), kubeconfigs)
+        calls = SiteCalls(self._health.registry, lambda: [live.site.name for live in registry.live.values()])
+        registry = Registry(self._credentials(), kubeconfigs, calls.connect)
         jobs = JobList(api, namespaces)
         supervisor = self._supervisor = Supervisor(lambda ref: JobRunner(shared, ref))
         ending = Namespaces(api, namespaces, supervisor.wake_all)
         shared = Shared(
             api, registry, self._policy(origin), CrdCheck(api).problem, self._served, self._not_served,
-            namespace_ends=ending.ends,
+            namespace_ends=ending.ends, on_end=lambda ref: self._forget(ref, calls),
         )  # fmt: skip
         self._health.unserved = lambda: list(supervisor.unserved())
         self._health.watch_behind = jobs.behind_seconds
@@ -128,7 +132,7 @@ class Operator:
 
         sweep = Sweep(origin, namespaces, jobs)
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            (f"watch of {path}", partial(_follow_kubeconfigs, api, path, kubeconfigs, supervisor))
+            (f"watch of {path}", partial(self._follow_kubeconfigs, api, path, kubeconfigs, supervisor))
             for path in [f"/api/v1/namespaces/{namespace}/secrets" for namespace in namespaces] or ["/api/v1/secrets"]
         ]
         work.append(("look at namespaces", ending.follow))
@@ -195,9 +199,24 @@ class Operator:
             fs_group=settings.fs_group,
         )
 
-    def _served(self, ref: JobRef, done: Pass) -> None:
+    def _served(self, ref: JobRef, done: Pass, expiries: dict[str, float]) -> None:
+        self._jobs.keep(ref, done, expiries)
         self._health.passes.labels("done").inc()
         self._health.seconds.observe(done.seconds)
+
+    async def _follow_kubeconfigs(
+        self, api: KubeApi, path: str, kubeconfigs: Kubeconfigs, supervisor: Supervisor
+    ) -> None:
+        """A changed kubeconfig Secret is used at once; so is one that appears."""
+        async for namespace, name in api.changes(path, SELECTOR):
+            self._health.watch_event.labels("kubeconfigs").set(time.time())
+            kubeconfigs.forget(namespace, name)
+            supervisor.wake_all(namespace)
+
+    def _forget(self, ref: JobRef, calls: SiteCalls) -> None:
+        """Nothing of a job that is gone is exposed."""
+        self._jobs.forget(ref)
+        calls.tidy()
 
     def _not_served(self, ref: JobRef, problem: str) -> None:
         self._health.passes.labels("failed").inc()
@@ -211,13 +230,6 @@ async def for_ever(what: str, work: Callable[[], Awaitable[None]], retry_seconds
         except Exception:
             log.exception("%s: broke and begins anew in %g s", what, retry_seconds)
         await asyncio.sleep(retry_seconds)
-
-
-async def _follow_kubeconfigs(api: KubeApi, path: str, kubeconfigs: Kubeconfigs, supervisor: Supervisor) -> None:
-    """A changed kubeconfig Secret is used at once; so is one that appears."""
-    async for namespace, name in api.changes(path, SELECTOR):
-        kubeconfigs.forget(namespace, name)
-        supervisor.wake_all(namespace)
 
 
 async def _list_jobs(jobs: JobList, supervisor: Supervisor, registry: Registry, sweep: Sweep) -> None:

@@ -13,6 +13,7 @@ from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.kubeconfigs import Kubeconfig, Kubeconfigs
 from diloco_operator.planning.sites import SiteRef, site_refs
 from diloco_operator.site_link import SiteEntry
+from diloco_operator.sites.expiry import expires_at
 from diloco_operator.sites.kube import KubeSite
 from diloco_operator.sites.kube_kinds import HUB_KINDS, SITE_KINDS
 from diloco_operator.sites.kubeconfig import ClusterCredentials
@@ -32,6 +33,8 @@ class LiveSite:
     site: KubeSite
     users: set[str] = field(default_factory=set)
     """UIDs of jobs."""
+    expires_at: float | None = None
+    """When its credentials expire, where they say so."""
     cluster_uid: str = ""
     identified_at: float = 0.0
 
@@ -101,7 +104,8 @@ class Registry:
     def _use(self, key: SiteKey, credentials: ClusterCredentials, name: str, job_uid: str) -> LiveSite:
         if key not in self._live:
             kinds = SITE_KINDS if key[0] else HUB_KINDS
-            self._live[key] = LiveSite(self._connect(name, credentials, key[2], kinds=kinds))
+            site = self._connect(name, credentials, key[2], kinds=kinds)
+            self._live[key] = LiveSite(site, expires_at=expires_at(credentials))
         live = self._live[key]
         live.users.add(job_uid)
         return live
@@ -140,6 +144,10 @@ class JobSites:
             if name not in named and id(live.site) not in present
         ]
         return entries
+
+    def expiries(self) -> dict[str, float]:
+        """When the credentials of sites expire, unix seconds; of those that say so."""
+        return {name: live.expires_at for name, live in self._used.items() if live.expires_at is not None}
 
     async def forget(self, name: str) -> None:
         """A site the spec does not name any more holds nothing of the job."""

@@ -1,7 +1,7 @@
 """A run in mid-course, as the Synchronizer and the operator would tell it."""
 
 from diloco_api.progress import FragmentDigest, LearnerProgress, LearnerState, Phase, Progress, TokenTotals
-from diloco_api.status import Condition, GoodputStatus, JobStatus, LearnerStatus
+from diloco_api.status import Condition, GoodputStatus, JobStatus, LearnerStatus, LearnerTimeStatus
 from diloco_cli.view import Headline
 
 HEADLINE = Headline("quickstart", "DecoupledDiLoCo", 3, 853_888, 10_000_000, "runs/quickstart")
@@ -66,8 +66,15 @@ def status(phase: str = "Running", **changes: object) -> JobStatus:
     known: dict[str, object] = {
         "phase": phase,
         "learner_statuses": rows,
-        "goodput": GoodputStatus(capacity="0.9712", accepted="0.9421", uptime="1.0000"),
-    }
+        "goodput": GoodputStatus(
+            capacity="0.9712", accepted="0.9421", uptime="1.0000",
+            learner_times=[
+                LearnerTimeStatus(index=1, site="", milliseconds={"init": 1000}),
+                LearnerTimeStatus(index=1, site="local", milliseconds={"init": 3000, "lost": 500, "training": 40_500}),
+                LearnerTimeStatus(index=2, site="", milliseconds={"pending": 9000}),
+            ],
+        ),
+    }  # fmt: skip
     return JobStatus.model_validate(known | changes)
 
 

@@ -10,6 +10,7 @@ from diloco_operator.planning.acceptance import learners_in_force
 from diloco_operator.planning.conditions import Conditions, with_condition
 from diloco_operator.planning.desired import Wanted
 from diloco_operator.planning.endings import Moment
+from diloco_operator.planning.loss import Loss
 from diloco_operator.planning.site_state import SiteMoment, SiteState
 from diloco_operator.planning.sites import SiteRef
 from diloco_operator.planning.starts import Rows
@@ -33,6 +34,7 @@ class Draft:
     rows: Rows = field(default_factory=dict)
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
+    losses: tuple[Loss, ...] = ()
     attempt: int = 1
 
     def condition(self, kind: ConditionType, found: tuple[bool, Reason, str]) -> "Draft":

@@ -1,17 +1,21 @@
-"""Goodput as the operator sees it: training time, accepted work and uptime, as shares of what was wanted.
+"""Goodput: training time, accepted work and uptime, as shares of what was wanted.
 
-Learners account for their own seconds; what they cannot see (not yet started, lost, not replaced) is the rest of the
-wanted Learner-seconds. Wanted time is counted up in the status, so that the shares survive restarts of the operator;
-what a killed operator has not written is made up for by what Synchronizer and Learners have counted themselves. So
-accepted <= capacity <= 1 holds by construction: nothing is cut off.
+Where every second went is `accounting`'s; here the totals of all Learners and of the job are carried on in the status,
+so that they survive restarts of operator, Synchronizer and Learners, and the shares are taken of them. What a killed
+operator has not written is made up for by what Synchronizer and Learners have counted themselves.
+accepted <= capacity <= 1 holds by construction: nothing is cut off. See docs/goodput.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from diloco_api.progress import LearnerProgress, LearnerState, Progress
-from diloco_api.status import GoodputStatus
+from diloco_api.states import GoodputState
+from diloco_api.status import GoodputStatus, HeardTimeStatus, LearnerStatus, LearnerTimeStatus
+from diloco_operator.planning.accounting import Book, Look, Passed, account
 from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.weights import CPU, Weight
 
 _MAD_FACTOR = 3.0
 LEAST_TRAINING_SECONDS = 5.0
@@ -19,31 +23,126 @@ LEAST_TRAINING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Each from 0 to 1, None while unknown."""
+class Period:
+    """From the last accounting to now."""
 
-    capacity: float | None
-    accepted: float | None
-    uptime: float | None
+    now: float
+    running: bool
+    """The time since then was the job's."""
+    excluded: bool
+    """Else: it was stopped, or there was nobody to run it."""
+    before: Mapping[int, LearnerStatus]
+    """Rows as last committed."""
+    after: Mapping[int, LearnerStatus]
+    """Rows as this pass leaves them."""
+    wanted: frozenset[int]
+    """Indices that were wanted since then."""
+    weights: Mapping[int, Weight]
+    """Of these, and of all with a row."""
+    heartbeat_seconds: float
+    final: bool = False
+    """The run is over with this pass."""
 
 
-def wanted_time(
-    before: GoodputStatus, served_seconds: float, replicas: int, now: float, running: bool
-) -> tuple[float, float]:
-    """(window seconds, wanted Learner-seconds) until now. `running`: the time since the last count counts.
+@dataclass(frozen=True)
+class Totals:
+    """What the shares are made of."""
 
-    The window is at least as long as the job was served (seconds).
+    window: float
+    uptime: float
+    wanted: float
+    training: float
+
+
+def goodput_status(before: GoodputStatus, progress: Progress | None, step_tokens: int, period: Period) -> GoodputStatus:
+    """The new totals and shares; `step_tokens`: tokens of one inner step of one Learner."""
+    books = read_books(before, period.wanted)
+    passed = _passed(before, progress, period)
+    heard = _by_index(progress)
+    new: dict[int, Book] = {}
+    training, wanted = _seconds(before.training_seconds), _wanted_before(before, period)
+    for index in sorted({*books, *period.wanted, *period.before, *period.after}):
+        known = books.get(index, Book())
+        look = Look(
+            period.before.get(index), period.after.get(index), heard.get(index, ()), progress is not None,
+            round(1000 * period.heartbeat_seconds), round(1000 * (period.now % 1.0)), period.final,
+        )  # fmt: skip
+        here = passed if index in period.wanted else Passed()
+        new[index] = account(known, look, here)
+        weight = period.weights.get(index, Weight(1, CPU)).devices
+        wanted += weight * (here.seen_ms + here.unwritten_ms) / 1000
+        training += weight * (new[index].of(GoodputState.TRAINING) - known.of(GoodputState.TRAINING)) / 1000
+    totals = Totals(
+        window=_seconds(before.window_seconds) + (passed.seen_ms + passed.unwritten_ms) / 1000,
+        uptime=max(_seconds(before.uptime_seconds), progress.uptime_seconds if progress else 0.0),
+        wanted=wanted,
+        training=training,
+    )
+    return _written(before, new, totals, progress, step_tokens, period)
+
+
+def _written(
+    before: GoodputStatus,
+    books: Mapping[int, Book],
+    totals: Totals,
+    progress: Progress | None,
+    step_tokens: int,
+    period: Period,
+) -> GoodputStatus:
+    counted = {
+        "window_seconds": f"{totals.window:.3f}",
+        "uptime_seconds": f"{totals.uptime:.3f}",
+        "wanted_seconds": f"{totals.wanted:.3f}",
+        "training_seconds": f"{totals.training:.3f}",
+        "accounted_time": to_text(period.now),
+        "learner_times": [
+            LearnerTimeStatus(index=index, site=site, milliseconds=states)
+            for index, book in books.items()
+            for site, states in sorted(_by_site(book).items())
+        ],
+        "heard_times": [
+            HeardTimeStatus(
+                index=index,
+                incarnation=book.incarnation,
+                milliseconds=dict(sorted(book.counted.items())),
+                open_milliseconds=book.open_ms,
+            )
+            for index, book in books.items()
+            if book != Book()
+        ],
+    }
+    if progress is None and not period.final:  # what Learners do now is told later
+        return before.model_copy(update=counted)
+    ideal = ideal_rate_of(progress, step_tokens, totals.training, period) if progress else _ideal(before)
+    merged = progress.tokens.merged if progress else None
+    shares = {
+        "capacity": _text(_share(totals.training, totals.wanted)),
+        "accepted": before.accepted if merged is None else _text(_share(merged, ideal * totals.wanted)),
+        "uptime": _text(_share(totals.uptime, totals.window)),
+        "ideal_tokens_per_second": f"{ideal:.6g}" if ideal else "",
+    }
+    return before.model_copy(update={**counted, **shares})
+
+
+def ideal_rate_of(progress: Progress, step_tokens: int, training_seconds: float, period: Period) -> float:
+    """Tokens a second of an undisturbed Learner, per unit of weight.
+
+    A Learner's rate is what it trained over the time it spent training, both as of its last heartbeat. The ideal is
+    never below that of all of them together: what is merged was trained in the time that was spent training.
     """
-    window, wanted = float(before.window_seconds or 0), float(before.wanted_seconds or 0)
-    passed = 0.0
-    if before.accounted_time is not None and running:
-        passed = max(0.0, int(now) - to_seconds(before.accounted_time))  # whole seconds, as that time is written
-    passed = max(passed, served_seconds - window)
-    return window + passed, wanted + passed * replicas
+    rates = [
+        learner.step * step_tokens / _training(learner) / period.weights.get(learner.index, Weight(1, CPU)).devices
+        for learner in progress.learners
+        if _training(learner) >= LEAST_TRAINING_SECONDS
+    ]
+    if training_seconds <= 0:
+        return 0.0
+    trained = float(sum(learner.step for learner in progress.learners) * step_tokens)
+    return max(ideal_rate(rates) or 0.0, max(trained, progress.tokens.merged) / training_seconds)
 
 
 def ideal_rate(rates: list[float]) -> float | None:
-    """Tokens per second of an undisturbed Learner: mean of the rates but those slower than the median by 3 MAD."""
+    """Mean of the rates but those slower than the median by 3 MAD."""
     if not rates:
         return None
     middle = median(rates)
@@ -52,50 +151,64 @@ def ideal_rate(rates: list[float]) -> float | None:
     return sum(near) / len(near)
 
 
-def shares(progress: Progress, step_tokens: int, window: float, wanted: float) -> Shares:
-    """The shares of the job so far; `step_tokens`: tokens of one inner step.
+def read_books(status: GoodputStatus, wanted: frozenset[int]) -> dict[int, Book]:
+    """From the status. What an operator without books has counted is open: Learners tell what they did in it."""
+    times: dict[int, dict[tuple[str, str], int]] = {row.index: {} for row in status.heard_times}
+    for row in status.learner_times:
+        for state, milliseconds in row.milliseconds.items():
+            times.setdefault(row.index, {})[row.site, state] = milliseconds
+    if not times:
+        return {index: Book(open_ms=round(1000 * _seconds(status.window_seconds))) for index in sorted(wanted)}
+    heard = {row.index: row for row in status.heard_times}
+    books = {}
+    for index, booked in sorted(times.items()):
+        known = heard.get(index, HeardTimeStatus(index=index))
+        books[index] = Book(booked, known.open_milliseconds, known.incarnation, known.milliseconds)
+    return books
 
-    A Learner's rate is what it trained over the time it spent training, both as of its last heartbeat. The ideal rate
-    is never below that of all of them together: what is merged was trained in the time that was spent training.
-    """
-    training = sum(_training(learner) for learner in progress.learners)
-    trained = float(sum(learner.step for learner in progress.learners) * step_tokens)
-    rates = [
-        learner.step * step_tokens / _training(learner)
-        for learner in progress.learners
-        if _training(learner) >= LEAST_TRAINING_SECONDS
-    ]
-    wanted = max(wanted, training)
-    together = max(trained, progress.tokens.merged) / training if training > 0 else 0.0
-    ideal = max(ideal_rate(rates) or 0.0, together)
-    return Shares(
-        capacity=_share(training, wanted),
-        accepted=_share(progress.tokens.merged, ideal * wanted),
-        uptime=_share(progress.uptime_seconds, window),
-    )
+
+def _passed(before: GoodputStatus, progress: Progress | None, period: Period) -> Passed:
+    """The window is at least as long as the job was served."""
+    since = 0
+    if before.accounted_time is not None:
+        since = max(0, int(period.now) - int(to_seconds(before.accounted_time)))  # whole seconds, as it is written
+    seen = since if period.running else 0
+    served = max(progress.total_served_seconds, progress.uptime_seconds) if progress else 0.0
+    unwritten = max(0.0, served - _seconds(before.window_seconds) - seen)
+    return Passed(1000 * seen, round(1000 * unwritten), 1000 * (since if period.excluded else 0))
+
+
+def _wanted_before(before: GoodputStatus, period: Period) -> float:
+    """An operator without books knew no weights."""
+    if before.learner_times or before.heard_times:
+        return _seconds(before.wanted_seconds)
+    return _seconds(before.window_seconds) * sum(period.weights[index].devices for index in period.wanted)
+
+
+def _by_index(progress: Progress | None) -> dict[int, list[LearnerProgress]]:
+    found: dict[int, list[LearnerProgress]] = {}
+    for learner in progress.learners if progress else ():
+        found.setdefault(learner.index, []).append(learner)
+    return found
+
+
+def _by_site(book: Book) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (site, state), milliseconds in sorted(book.booked.items()):
+        found.setdefault(site, {})[state] = milliseconds
+    return found
 
 
 def _training(learner: LearnerProgress) -> float:
     return learner.state_seconds.get(LearnerState.TRAINING, 0.0)
 
 
-def goodput_status(
-    before: GoodputStatus, progress: Progress | None, step_tokens: int, replicas: int, now: float, running: bool
-) -> GoodputStatus:
-    """The new figures; without news from the Synchronizer the shares stay as they were."""
-    served = max(progress.total_served_seconds, progress.uptime_seconds) if progress is not None else 0.0
-    window, wanted = wanted_time(before, served, replicas, now, running)
-    counted = {
-        "window_seconds": f"{window:.3f}",
-        "wanted_seconds": f"{wanted:.3f}",
-        "accounted_time": to_text(now),
-    }
-    if progress is None:
-        return before.model_copy(update=counted)
-    found = shares(progress, step_tokens, window, wanted)
-    return GoodputStatus(
-        capacity=_text(found.capacity), accepted=_text(found.accepted), uptime=_text(found.uptime), **counted
-    )
+def _seconds(text: str) -> float:
+    return float(text or 0)
+
+
+def _ideal(before: GoodputStatus) -> float:
+    return _seconds(before.ideal_tokens_per_second)
 
 
 def _share(part: float, whole: float) -> float | None:

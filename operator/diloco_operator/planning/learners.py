@@ -16,7 +16,7 @@ from diloco_operator.planning.classify import FailureClass, Verdict, classify
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.incarnations import CREATING
 from diloco_operator.planning.redact import redacted
-from diloco_operator.planning.rows import ACTIVE, heard, stopped_row, waits_for_a_site
+from diloco_operator.planning.rows import ACTIVE, SITE_SILENT, heard, stopped_row, waits_for_a_site
 from diloco_operator.planning.site_state import REFUSED, SiteState
 from diloco_operator.planning.steps import step_patience
 from diloco_operator.planning.types import Event, OperatorPolicy, PodView, SiteView
@@ -251,7 +251,7 @@ def _stuck(row: LearnerStatus, pod: PodView, known: LearnerProgress, around: Sur
 def _stalled(row: LearnerStatus, healthy_seconds: float, around: Surroundings) -> Outcome:
     """Silent for too long, while the Synchronizer served all the time."""
     if row.site in around.silent_sites:
-        return Outcome(_state(row, LearnerPhase.STALLED, "SiteSilent", "no Learner of its site is heard"))
+        return Outcome(_state(row, LearnerPhase.STALLED, SITE_SILENT, "no Learner of its site is heard"))
     verdict = Verdict(FailureClass.STALLED, True, "unheard for longer than the stall timeout")
     return _failed(row, verdict, healthy_seconds, around)
 

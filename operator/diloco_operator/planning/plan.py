@@ -24,6 +24,7 @@ from diloco_operator.planning.desired import object_actions, pod_actions
 from diloco_operator.planning.draft import Draft
 from diloco_operator.planning.endings import Ending, completing, failing, stopping
 from diloco_operator.planning.learners import Surroundings, settle_row
+from diloco_operator.planning.losses import losses
 from diloco_operator.planning.manifests.common import selector
 from diloco_operator.planning.place import wanted_indices
 from diloco_operator.planning.rows import resumed_row, silent_sites, stopped_row
@@ -155,6 +156,7 @@ def _settled(draft: Draft) -> tuple[Draft, str]:
         marks += [outcome.mark] if outcome.mark is not None else []
         if outcome.fatal and not fatal:
             fatal = f"Learner {index}: {outcome.fatal}"
+    draft = replace(draft, losses=losses(draft.rows, rows))
     draft = with_marks(replace(draft, rows=rows, events=tuple(events)), marks)
     return with_connections(draft, silent), fatal
 

@@ -23,6 +23,8 @@ ACTIVE = frozenset(
 )
 """Rows whose incarnation has, or shall have, a pod."""
 RESUMED = "Resumed"
+SITE_SILENT = "SiteSilent"
+"""Reason of a Stalled row: no Learner of its site is heard, which is not its fault."""
 
 
 def is_due(row: LearnerStatus, now: float) -> bool:

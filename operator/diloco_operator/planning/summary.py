@@ -6,12 +6,14 @@ from diloco_api.status import LearnerStatus
 from diloco_operator.planning import conditions as conditions_of
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.draft import Draft
-from diloco_operator.planning.goodput import goodput_status
+from diloco_operator.planning.goodput import Period, goodput_status
 from diloco_operator.planning.newcomers import newcomers
+from diloco_operator.planning.place import wanted_indices
 from diloco_operator.planning.site_pass import reachable_places, site_summary
 from diloco_operator.planning.status import counts, progress_status, site_statuses, summary_phase, worth_writing
 from diloco_operator.planning.troubles import troubles
 from diloco_operator.planning.types import OperatorPolicy, Plan
+from diloco_operator.planning.weights import weight
 
 VERDICT_SECONDS = 0.1
 """The Synchronizer is given this long to find that a Learner is dead."""
@@ -41,9 +43,7 @@ def finished(draft: Draft) -> Plan:
     rows: list[LearnerStatus] = [row for _, row in sorted(draft.rows.items())]
     progress, before = observed.progress, draft.status
     desired = draft.learners.replicas if before.resolved else 0
-    goodput = goodput_status(
-        before.goodput, progress, job.spec.train.step_tokens, draft.learners.replicas, now, _was_running(draft)
-    )
+    goodput = goodput_status(before.goodput, progress, job.spec.train.step_tokens, _period(draft))
     merged = progress.last_merge_age_seconds if progress else None
     live = before.model_copy(
         update={
@@ -61,15 +61,31 @@ def finished(draft: Draft) -> Plan:
         }
     )
     status = worth_writing(job.status, live, now, draft.policy.timeouts.progress_interval_seconds)
-    return Plan(status, live, draft.actions, draft.events, _next_look(rows, progress, draft.policy, now))
+    next_look = _next_look(rows, progress, draft.policy, now)
+    return Plan(status, live, draft.actions, draft.events, next_look, draft.losses)
 
 
-def _was_running(draft: Draft) -> bool:
-    """The time until now was the job's: it neither waited for acceptance, nor had ended, nor was there no operator."""
-    before = draft.job.status
-    progressing = conditions_of.find(before.conditions, ConditionType.PROGRESSING)
-    over = progressing is not None and progressing.reason in (Reason.STOPPED, Reason.FINISHED)
-    return before.resolved is not None and not over and not draft.observed.fresh_start
+def _period(draft: Draft) -> Period:
+    """Since the last write. It was the job's time unless it waited for acceptance, had ended, or nobody ran it."""
+    job, status = draft.job, draft.job.status
+    progressing = conditions_of.find(status.conditions, ConditionType.PROGRESSING)
+    reason = progressing.reason if progressing is not None else ""
+    stopped = reason == Reason.STOPPED or draft.observed.fresh_start
+    rows = {row.index: row for row in status.learner_statuses}
+    highest_first = status.resolved is not None and status.resolved.policy.synchronous
+    wanted = wanted_indices(rows.values(), status.learners.desired, highest_first)
+    known = {**draft.rows, **rows}
+    return Period(
+        now=draft.now,
+        running=status.resolved is not None and not stopped and reason != Reason.FINISHED,
+        excluded=stopped,
+        before=rows,
+        after=draft.rows,
+        wanted=wanted,
+        weights={index: weight(job, known.get(index), draft.policy.tls) for index in {*wanted, *known}},
+        heartbeat_seconds=draft.policy.timeouts.heartbeat_seconds,
+        final=conditions_of.is_final(draft.conditions),
+    )
 
 
 def _newcomers(draft: Draft) -> frozenset[int]:

@@ -13,6 +13,7 @@ from diloco_api.accept import Ports
 from diloco_api.progress import Progress
 from diloco_api.status import JobStatus
 from diloco_api.timeouts import Timeouts
+from diloco_operator.planning.loss import Loss
 
 Manifest = dict[str, Any]
 ObjectKey = tuple[str, str]
@@ -289,6 +290,8 @@ class Plan:
     """To be told when the status or the finalizers are written, or when neither has to be."""
     requeue_after: float | None = None
     """Seconds until another look is needed although nothing woke us; None: never."""
+    losses: tuple[Loss, ...] = ()
+    """What was found out in this pass; for the metrics."""
     finished: bool = False
     """The job's end is in the status and nothing of it is left but its data."""
     finalizer: Literal["keep", "add", "remove"] = "keep"

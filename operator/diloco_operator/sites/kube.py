@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from diloco_api.names import LABEL_JOB_UID, LABEL_ORIGIN
-from diloco_operator.sites.kube_client import APPLY_PATCH, JSON, METADATA, KubeClient, KubeLimits
+from diloco_operator.sites.kube_client import APPLY_PATCH, JSON, METADATA, KubeClient, KubeLimits, OnCall
 from diloco_operator.sites.kube_errors import AlreadyThere, SiteNotFound
 from diloco_operator.sites.kube_kinds import CONFIG_MAP, HUB_KINDS, POD, SECRET, Kind, by_name
 from diloco_operator.sites.kube_watch import SharedWatch
@@ -48,11 +48,12 @@ class KubeSite:
         kinds: tuple[Kind, ...] = HUB_KINDS,
         limits: KubeLimits | None = None,
         now: Callable[[], float] = time.monotonic,
+        on_call: OnCall | None = None,
     ) -> None:
         self._name = name
         self._namespace = namespace
         self._kinds = by_name(kinds)
-        self._client = KubeClient(credentials, limits=limits, now=now)
+        self._client = KubeClient(credentials, limits=limits, now=now, on_call=on_call)
         self._watch = SharedWatch(name, self._client, namespace, tuple(kind for kind in kinds if kind.watched))
 
     @property

@@ -40,6 +40,8 @@ MAX_ANSWER_BYTES = 8 * 1024**2
 """Four lists of a site are read side by side, and the operator has half a GiB."""
 MAX_REFUSAL_BYTES = 1024**2
 Query = Sequence[tuple[str, str]]
+OnCall = Callable[[str, int | None, float], None]
+"""Method, status (None: no answer), seconds until it came."""
 _SETTLE_SECONDS = 0.02
 """The event loop closes sockets of calls that were cancelled while they connected a few turns later."""
 
@@ -74,8 +76,11 @@ class KubeClient:
         *,
         limits: KubeLimits | None = None,
         now: Callable[[], float] = time.monotonic,
+        on_call: OnCall | None = None,
     ) -> None:
+        """`on_call` hears of every request that was sent."""
         self.limits = limits or KubeLimits()
+        self._on_call = on_call or (lambda *_: None)
         self._credentials = credentials
         self._now = now
         self._api = api_client(credentials)
@@ -212,15 +217,18 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
         """The answer's beginning; errors of the transport, also while it is read, become SiteErrors."""
         headers = {"Accept": accept, "Content-Type": content_type}
-        response = None
+        response, begun = None, self._now()
         try:
             call = await self._api.param_serialize(
                 method, path, {}, list(query), headers, body, auth_settings=[BEARER_TOKEN]
             )
             async with asyncio.timeout(self.limits.connect_seconds + self.limits.read_seconds):
                 response = (await self._api.call_api(*call, _request_timeout=timeout)).response
+            self._on_call(method, response.status, self._now() - begun)
             yield response
         except (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError) as error:
+            if response is None:
+                self._on_call(method, None, self._now() - begun)
             raise from_transport(error, self._credentials.server) from error
         finally:
             if response is not None:

@@ -146,8 +146,8 @@ class TestMistakes:
 
 
 def test_metrics_are_served_to_this_machine_only() -> None:
-    port = metrics.serve_metrics(Account(time.monotonic), 0)
-    assert "diloco_learner_steps_total" in scrape(port)
+    port = metrics.serve_metrics(Account(time.monotonic), metrics.Place("toy", "default", "here", 0), 0)
+    assert "diloco_incarnation_steps_total" in scrape(port)
     with socket.create_server(("127.0.0.2", port)):
         pass  # every other address is free
 
@@ -241,7 +241,7 @@ async def test_a_process_trains_is_scraped_and_leaves_on_sigterm(tmp_path: Path)
         await server.close()
     complaints = [line for line in errors.splitlines() if b" INFO " not in line]
     assert (learner.returncode, complaints) == (0, []), "it ends without taking the interpreter down"
-    assert "diloco_learner_steps_total" in text
+    assert "diloco_incarnation_steps_total" in text
     assert backend.left[0].reason == "Terminated"
     assert backend.left[0].totals.state in {"training", "data_wait"}
     lines = [json.loads(line) for line in (tmp_path / "scratch" / names.FILE_TAPE).read_text().splitlines()]

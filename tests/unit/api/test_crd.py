@@ -12,7 +12,9 @@ import yaml
 from builders import manifest
 from diloco_api import crd, rules
 from diloco_api.accept import resolve_job
-from diloco_api.status import JobStatus, LearnerStatus, SiteStatus
+from diloco_api.progress import LearnerState
+from diloco_api.states import GoodputState
+from diloco_api.status import MAX_LEARNERS, GoodputStatus, JobStatus, LearnerStatus, SiteStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from fakes.admission import admit, check, with_defaults
 
@@ -62,7 +64,7 @@ def test_every_field_is_typed_described_and_bounded(path: str) -> None:
     if path.startswith(".spec.") and node.get("type") == "integer":
         assert node["maximum"] < 2**63
     if node.get("type") == "array":
-        assert node["maxItems"] <= 256
+        assert node["maxItems"] <= 4 * MAX_LEARNERS
         kind = node["x-kubernetes-list-type"]
         assert kind in ("map", "set", "atomic")
         assert (kind == "map") == ("x-kubernetes-list-map-keys" in node)
@@ -186,6 +188,22 @@ def learner_row(time: str) -> dict[str, Any]:
     }
 
 
+def goodput(time: str) -> dict[str, Any]:
+    return {
+        "capacity": "0.9375",
+        "accepted": "0.9",
+        "uptime": "1",
+        "windowSeconds": "400.000",
+        "uptimeSeconds": "400.000",
+        "wantedSeconds": "1600.000",
+        "trainingSeconds": "1500.000",
+        "idealTokensPerSecond": "81920",
+        "accountedTime": time,
+        "learnerTimes": [{"index": 0, "site": "", "milliseconds": {"training": 400_000, "lost": 1}}],
+        "heardTimes": [{"index": 0, "incarnation": 2, "milliseconds": {"init": 1}, "openMilliseconds": 3}],
+    }
+
+
 def full_status() -> dict[str, Any]:
     time = "2026-01-01T00:00:00Z"
     resolved = resolve_job(DiLoCoJob.model_validate(manifest()))
@@ -221,7 +239,7 @@ def full_status() -> dict[str, Any]:
             "ports": {"synchronizer": 1, "admin": 2, "metrics": 3},
             "images": {"trainer": "trainer:1"},
         },
-        "goodput": {"capacity": "0.9375", "accepted": "0.9", "uptime": "1"},
+        "goodput": goodput(time),
         "selector": "diloco.dev/job-uid=x",
     }
 
@@ -235,6 +253,7 @@ def test_the_schema_knows_every_status_field_that_is_written() -> None:
     open_schema["properties"]["status"]["properties"]["resolved"]["properties"]["policy"] = {"type": "object"}
 
     assert set(site_row("")) == {info.alias for info in SiteStatus.model_fields.values()}
+    assert set(goodput("")) == {info.alias for info in GoodputStatus.model_fields.values()}
     assert set(learner_row("")) == {info.alias for info in LearnerStatus.model_fields.values()}
     assert policy["x-kubernetes-preserve-unknown-fields"] is True
     assert admit(open_schema, document) == []
@@ -272,3 +291,22 @@ def test_the_generator_refuses_an_immutable_field_that_can_be_removed() -> None:
     with pytest.raises(AssertionError, match="can be added and removed"):
         crd._check(".spec", parent)
     crd._check(".spec", {**parent, "required": ["x"]})
+
+
+def test_the_status_of_the_largest_job_fits_into_an_object() -> None:
+    times = [
+        {"index": index, "site": f"site-{place}", "milliseconds": dict.fromkeys(GoodputState, 10**12)}
+        for index in range(MAX_LEARNERS)
+        for place in range(2)
+    ]
+    heard = [
+        {"index": index, "incarnation": 1000, "milliseconds": dict.fromkeys(LearnerState, 10**12)}
+        for index in range(MAX_LEARNERS)
+    ]
+    rows = [
+        {**learner_row("2026-01-01T00:00:00Z"), "index": index, "message": "m" * 256} for index in range(MAX_LEARNERS)
+    ]
+    status = {**full_status(), "learnerStatuses": rows}
+    status["goodput"] = {**status["goodput"], "learnerTimes": times, "heardTimes": heard}
+    document = JobStatus.model_validate(status).model_dump_json(by_alias=True, exclude_none=True)
+    assert len(document.encode()) < 750_000, "half of what etcd takes"

@@ -48,14 +48,15 @@ def test_a_learner_is_reported_over_all_its_incarnations() -> None:
     learners = json.loads(report().to_json())["learners"]
     assert [row["index"] for row in learners] == [0, 1, 2]
     assert learners[1] == {
-        "index": 1, "site": "local", "incarnations": 2, "innerSteps": 55, "states": {"init": 4.0, "training": 40.5},
+        "index": 1, "site": "local", "incarnations": 2, "innerSteps": 55,
+        "states": {"training": 40.5, "init": 4.0, "lost": 0.5},
     }  # fmt: skip
 
 
 def test_a_learner_that_was_never_admitted_is_reported_without_incarnations() -> None:
     known = progress(learners=[row for row in progress().learners if row.index != 2])
     learners = json.loads(report(known).to_json())["learners"]
-    assert learners[2] == {"index": 2, "site": "local", "incarnations": 0, "innerSteps": 0, "states": {}}
+    assert learners[2] == {"index": 2, "site": "local", "incarnations": 0, "innerSteps": 0, "states": {"pending": 9.0}}
 
 
 def test_a_drained_run_reports_the_loss_of_the_parameters_it_left() -> None:

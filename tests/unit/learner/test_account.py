@@ -2,14 +2,15 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from diloco_api.progress import LearnerState
-from diloco_trainer.learner.account import Account
-from diloco_trainer.learner.metrics import LearnerCollector
+from diloco_trainer.learner.account import HANG_STEPS, Account
+from diloco_trainer.learner.metrics import LearnerCollector, Place
 from diloco_trainer.learner.tape import Tape
 from fakes.clock import ManualClock
 
@@ -35,6 +36,30 @@ def test_every_second_is_in_exactly_one_state() -> None:
     }
 
 
+def test_a_step_that_hangs_is_no_training_beyond_what_steps_may_take() -> None:
+    clock = ManualClock()
+    account = Account(clock.monotonic)
+    stepped(account, 2.0, seconds=4.0)
+    account.enter(LearnerState.TRAINING)
+    for _ in range(200):
+        clock.advance(1)
+        account.pulse()
+    report = account.report()
+    assert (report.state, report.state_seconds[LearnerState.TRAINING]) == (LearnerState.STALLED, HANG_STEPS * 4 + 1)
+    account.enter(LearnerState.TRAINING)
+    assert account.report().state is LearnerState.TRAINING
+
+
+def test_a_first_step_may_take_its_time() -> None:
+    clock = ManualClock()
+    account = Account(clock.monotonic)
+    account.enter(LearnerState.TRAINING)
+    for _ in range(500):
+        clock.advance(1)
+        account.pulse()
+    assert account.report().state_seconds[LearnerState.STALLED] == 0.0
+
+
 def test_loss_is_the_mean_since_the_last_heartbeat() -> None:
     account = Account(ManualClock().monotonic)
     assert math.isnan(account.report().loss)
@@ -58,12 +83,13 @@ def test_metrics_show_the_account() -> None:
     stepped(account, 2.5)
     account.sent(1000)
     registry = CollectorRegistry()
-    registry.register(LearnerCollector(account))
+    registry.register(LearnerCollector(account, Place("toy", "default", "north", 3)))
     text = generate_latest(registry).decode()
-    assert "diloco_learner_steps_total 3.0" in text
-    assert "diloco_learner_loss 2.5" in text
-    assert "diloco_learner_sent_bytes_total 1000.0" in text
-    assert 'diloco_learner_state_seconds_total{state="training"} 0.0' in text
+    labels = 'diloco_job="toy",job_namespace="default",learner="3",site="north"'
+    assert f"diloco_incarnation_steps_total{{{labels}}} 3.0" in text
+    assert f"diloco_incarnation_loss{{{labels}}} 2.5" in text
+    assert re.search(r'diloco_incarnation_sync_bytes_total\{[^}]*direction="up"[^}]*\} 1000.0', text)
+    assert re.search(r'diloco_incarnation_state_seconds_total\{[^}]*state="training"[^}]*\} 0.0', text)
 
 
 def test_the_tape_holds_a_line_for_everything_and_grows(tmp_path: Path) -> None:

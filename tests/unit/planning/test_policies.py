@@ -1,23 +1,18 @@
-"""Small policies: back-off, placement, conditions, what is worth a write, goodput."""
+"""Small policies: back-off, placement, conditions, what is worth a write."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, TokenTotals
 from diloco_api.states import ConditionType, Reason
-from diloco_api.status import GoodputStatus, JobStatus, LearnerStatus, ProgressStatus
+from diloco_api.status import JobStatus, LearnerStatus, ProgressStatus
 from diloco_operator.planning.backoff import JITTER, backoff_seconds, failures_in_a_row
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import degraded, find, with_condition
-from diloco_operator.planning.goodput import goodput_status, ideal_rate, shares
 from diloco_operator.planning.place import Room, choose, wanted_indices
 from diloco_operator.planning.status import summary_phase, worth_writing
 from diloco_operator.planning.types import OperatorPolicy
 
 POLICY = OperatorPolicy(image="x")
 NOW = 1_800_000_000.0
-STEP_TOKENS = 10
 
 
 def row(index: int, state: str = "Running", **fields: object) -> LearnerStatus:
@@ -200,109 +195,3 @@ def test_what_is_worth_a_write(new: JobStatus, written: bool) -> None:
     assert new.progress is not None
     now = to_seconds(new.progress.last_updated_time)
     assert worth_writing(old, new, now, 30.0) is (new if written else old)
-
-
-# --- goodput ------------------------------------------------------------------------------------------------------
-
-
-def progress(learners: list[tuple[float, float]], merged: float = 0.0, uptime: float = 0.0) -> Progress:
-    """learners: (seconds training, seconds of an inner step of 10 tokens)."""
-    rows = [
-        LearnerProgress(
-            index=index,
-            incarnation=1,
-            site="local",
-            live=True,
-            heartbeat_age_seconds=0.0,
-            step=int(training / step),
-            token_clock=STEP_TOKENS * int(training / step),
-            state=LearnerState.TRAINING,
-            step_seconds=step,
-            state_seconds={LearnerState.TRAINING: training},
-        )
-        for index, (training, step) in enumerate(learners)
-    ]
-    return Progress(
-        job_uid="u", epoch=0, phase=Phase.RUNNING, served_seconds=1, uptime_seconds=uptime, budget_tokens=1, percent=0,
-        outer_steps=1, outer_rounds=1, tokens=TokenTotals(merged=merged), learners=rows,
-    )  # fmt: skip
-
-
-def test_one_of_four_learners_lost_for_a_quarter_of_the_time_costs_a_sixteenth() -> None:
-    found = shares(progress([(100, 1), (100, 1), (100, 1), (75, 1)]), STEP_TOKENS, window=100, wanted=400)
-    assert found.capacity == 0.9375
-
-
-def test_accepted_work_is_measured_against_undisturbed_learners() -> None:
-    found = shares(progress([(100, 1), (100, 1)], merged=1500, uptime=90), STEP_TOKENS, window=100, wanted=200)
-    assert (found.accepted, found.uptime) == (0.75, 0.9)
-
-
-def test_a_rate_is_of_one_moment_not_of_a_newer_token_clock_and_older_seconds() -> None:
-    rows = progress([(100, 1), (100, 1)], merged=1500)
-    for learner in rows.learners:
-        learner.token_clock += 5000  # of a contribution newer than the heartbeat
-    assert shares(rows, STEP_TOKENS, window=100, wanted=200).accepted == 0.75
-
-
-def test_a_learner_that_has_hardly_trained_says_nothing_about_the_rate() -> None:
-    rows = progress([(100, 1), (100, 1), (1, 0.01)], merged=1500)
-    found = shares(rows, STEP_TOKENS, window=100, wanted=201)
-    assert found.accepted == pytest.approx(1500 / (3000 / 201 * 201))
-    rows = progress([(100, 1), (100, 1), (0.1, 0.01)], merged=1000)
-    assert shares(rows, STEP_TOKENS, window=100, wanted=200.1).accepted == pytest.approx(1000 / 2100)
-
-
-def test_what_learners_have_trained_was_wanted_although_a_killed_operator_has_not_counted_it() -> None:
-    found = shares(progress([(100, 1), (100, 1)], merged=2000), STEP_TOKENS, window=70, wanted=140)
-    assert (found.capacity, found.accepted) == (1.0, 1.0)
-
-
-learners = st.lists(st.tuples(st.floats(0.01, 1e5), st.floats(1e-3, 1e3)), min_size=1, max_size=12)
-
-
-@given(learners, st.floats(0, 1.2), st.floats(0.1, 10))
-def test_accepted_is_at_most_capacity_and_that_at_most_one(
-    rows: list[tuple[float, float]], merged: float, wanted: float
-) -> None:
-    training = sum(seconds for seconds, _ in rows)
-    tokens = progress(rows, merged=merged * sum(STEP_TOKENS * int(seconds / step) for seconds, step in rows))
-    found = shares(tokens, STEP_TOKENS, window=1.0, wanted=wanted * training)
-    assert found.capacity is not None
-    assert 0 <= (found.accepted or 0.0) <= found.capacity + 1e-9
-    assert found.capacity <= 1 + 1e-9
-
-
-def test_the_ideal_rate_leaves_out_a_straggler() -> None:
-    assert ideal_rate([10.0, 10.1, 9.9, 2.0]) == pytest.approx(10.0)
-    assert ideal_rate([10.0, 10.1, 9.9, 30.0]) == pytest.approx(15.0)
-    assert ideal_rate([]) is None
-
-
-def test_time_is_counted_in_the_status_and_no_second_twice_however_often_it_is_looked_at() -> None:
-    counted = GoodputStatus(accounted_time=to_text(NOW))
-    for step in range(1, 101):
-        counted = goodput_status(counted, None, STEP_TOKENS, 4, NOW + step * 0.37, running=True)
-    assert float(counted.window_seconds) == 37
-    assert float(counted.wanted_seconds) == 148
-
-
-def test_time_in_which_the_job_did_not_run_is_not_wanted() -> None:
-    before = GoodputStatus(window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
-    after = goodput_status(before, None, STEP_TOKENS, 3, NOW + 1000, running=False)
-    assert (float(after.window_seconds), float(after.wanted_seconds)) == (10, 30)
-    assert after.accounted_time == to_text(NOW + 1000)
-
-
-def test_the_shares_stay_while_the_synchronizer_is_away() -> None:
-    before = GoodputStatus(capacity="0.9000", window_seconds="10", wanted_seconds="30", accounted_time=to_text(NOW))
-    assert goodput_status(before, None, STEP_TOKENS, 3, NOW + 5, running=True).capacity == "0.9000"
-
-
-def test_what_a_killed_operator_has_not_written_is_made_up_for_by_what_the_synchronizer_has_served() -> None:
-    before = GoodputStatus(window_seconds="70", wanted_seconds="210", accounted_time=to_text(NOW))
-    heard = progress([(90, 1)], uptime=80).model_copy(update={"total_served_seconds": 95.0})
-    after = goodput_status(before, heard, STEP_TOKENS, 3, NOW + 1000, running=False)
-    assert (float(after.window_seconds), float(after.wanted_seconds)) == (95, 285)
-    again = goodput_status(after, heard, STEP_TOKENS, 3, NOW + 1002, running=True)
-    assert float(again.window_seconds) == 97

@@ -6,15 +6,19 @@ decided from it here.
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from diloco_api.progress import LearnerState
-from diloco_trainer.algorithm.goodput import StateClock
+from diloco_trainer.algorithm.goodput import PULSE_SECONDS, StateClock
 
 _STEPS_REMEMBERED = 32
+HANG_SECONDS = 60.0
+HANG_STEPS = 20
+"""A step that takes longer than this, and than so many others, hangs: from then on its Learner does not train."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,39 @@ class Account:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._states = StateClock(clock())
+        self._entered_at = clock()
+        self._states = StateClock(self._entered_at)
         self._numbers = _Numbers()
         self._step_times: deque[float] = deque(maxlen=_STEPS_REMEMBERED)
 
     def enter(self, state: LearnerState) -> None:
         """From now on the Learner is in `state`."""
         with self._lock:
+            now = self._clock()
+            self._entered_at = now
             if state is not self._states.state:
-                self._states.enter(state, self._clock())
+                self._states.enter(state, now)
+
+    def beat_pulse(self) -> None:
+        """Give a sign of life every second from a thread of its own, for as long as the process lives."""
+
+        def beat() -> None:
+            while True:
+                self.pulse()
+                time.sleep(PULSE_SECONDS)
+
+        threading.Thread(target=beat, name="pulse", daemon=True).start()
+
+    def pulse(self) -> None:
+        """A sign of life: without them for a while, the process stood still."""
+        with self._lock:
+            now = self._clock()
+            self._states.pulse(now)
+            usual = median(self._step_times) if self._step_times else math.inf
+            if self._states.state is LearnerState.TRAINING and now - self._entered_at > max(
+                HANG_SECONDS, HANG_STEPS * usual
+            ):
+                self._states.enter(LearnerState.STALLED, now)
 
     def stepped(
         self, *, step: int, job_step: int, token_clock: int, seconds: float, loss: float, rate: float, warmup_left: int

@@ -23,7 +23,7 @@ from diloco_trainer.learner.exchange import Exchange
 from diloco_trainer.learner.heartbeat import Self
 from diloco_trainer.learner.loop import Link, TrainingLoop
 from diloco_trainer.learner.messages import Depart, Ended
-from diloco_trainer.learner.metrics import LOOPBACK, serve_metrics
+from diloco_trainer.learner.metrics import LOOPBACK, Place, serve_metrics
 from diloco_trainer.learner.settings import Settings, read_settings
 from diloco_trainer.learner.tape import Tape
 from diloco_trainer.task.errors import DataError
@@ -69,6 +69,7 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
     tls = _tls(settings, run)
     clock = time.monotonic
     account = Account(clock)
+    account.beat_pulse()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.manual_seed(run.train.seed)
@@ -82,7 +83,8 @@ def _learn(settings: Settings, run: RunConfig) -> Ended:
         raise SpecError(str(error)) from error
     tape = Tape(settings.scratch / FILE_TAPE if settings.scratch else None)
     identity = Identity(run.job_uid, settings.index, settings.incarnation)
-    port = serve_metrics(account, run.learner_metrics_port, every_address() if run.tls else LOOPBACK)
+    place = Place(run.job_name, run.job_namespace, settings.site, settings.index)
+    port = serve_metrics(account, place, run.learner_metrics_port, every_address() if run.tls else LOOPBACK)
     rng = random.Random()
 
     def make_client() -> SynchronizerClient:

@@ -188,6 +188,8 @@ class Counter:
             self._desk.admitted(who)
         except Fenced:
             core.counters.fenced_updates += 1
+            known = core.control.enrolled.get(who)
+            core.measures.fenced(known.site if known is not None else "")
             raise
         limit = core.control.pool.clock_limit_tokens(*who)
         beyond = f"token clock {header.token_clock} is beyond the {limit} tokens leased"

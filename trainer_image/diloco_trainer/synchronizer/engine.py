@@ -26,6 +26,7 @@ from diloco_trainer.synchronizer.housekeeping import Limits, Snapshots
 from diloco_trainer.synchronizer.measures import Measures
 from diloco_trainer.synchronizer.merge_exec import MergeContext
 from diloco_trainer.synchronizer.merging import Merger
+from diloco_trainer.synchronizer.metrics import Pace
 from diloco_trainer.synchronizer.records import ShareRecord, TotalsRecord
 from diloco_trainer.synchronizer.recovery import Opened
 from diloco_trainer.synchronizer.reply import Reply
@@ -137,6 +138,16 @@ class Engine:
 
     def progress(self) -> Progress:
         return progress(self._core, self._finale)
+
+    def pace(self) -> Pace:
+        """For the metrics; on any thread."""
+        return Pace(self._core.uptime.deadline_seconds, self._core.control.last_merge_wall)
+
+    def transferred(self, direction: str, index: int, incarnation: int, seconds: float) -> None:
+        """A fragment went from or to an incarnation; on any thread."""
+        known = self._core.control.enrolled.get((index, incarnation))
+        if known is not None:
+            self.measures.transferred(known.site, direction, seconds)
 
     def drain(self, reply: Reply[None]) -> None:
         """Stop the job after one closing round of every fragment."""

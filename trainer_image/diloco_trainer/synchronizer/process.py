@@ -183,7 +183,8 @@ async def _first(crash: asyncio.Future[None], work: Coroutine[Any, Any, None]) -
 async def open_doors(given: Given, synchronizer: Synchronizer) -> Doors:
     """Serve Learners, `Admin` and metrics."""
     run, engine, backend = given.run, synchronizer.engine, synchronizer.backend
-    engine.measures.registry.register(ProgressCollector(run.job_name, run.job_namespace, lambda: engine.latest))
+    collector = ProgressCollector(run.job_name, run.job_namespace, lambda: engine.latest, engine.pace)
+    engine.measures.registry.register(collector)
     try:
         wire = await serve(
             backend,
@@ -193,6 +194,7 @@ async def open_doors(given: Given, synchronizer: Synchronizer) -> Doors:
             job_uid=run.job_uid,
             tls=given.tls,
             idle_seconds=2 * run.timeouts.transfer_idle_seconds,
+            on_transfer=engine.transferred,
         )
         admin = await serve_admin(
             backend, host=given.host, port=run.admin_port, key=given.key, job_uid=run.job_uid, tls=given.tls

@@ -97,7 +97,11 @@ def _learner(core: Core, item: Enrolled, now: float) -> LearnerProgress:
         learning_rate=totals.learning_rate,
         warmup_left=totals.warmup_left,
         metrics_port=totals.metrics_port,
-        state_seconds={LearnerState(name): seconds for name, seconds in totals.state_seconds.items() if name in states},
+        state_seconds={
+            LearnerState(name): seconds
+            for name, seconds in totals.state_seconds.items()
+            if seconds > 0 and name in states
+        },
         bytes_up=totals.bytes_up,
         bytes_down=totals.bytes_down,
         digest_mismatches=totals.digest_mismatches,

@@ -7,7 +7,8 @@ A refused or broken call costs nobody else anything: a body gets memory only onc
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -41,6 +42,8 @@ from diloco_trainer.wire.service import PullItem, SynchronizerBackend
 from diloco_trainer.wire.tls import Credentials, common_name, server_credentials
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+OnTransfer: TypeAlias = Callable[[str, int, int, float], None]
+"""Direction (up or down), index, incarnation, seconds."""
 _UploadKey: TypeAlias = tuple[int, int, int]  # index, incarnation, fragment
 
 
@@ -65,17 +68,20 @@ async def serve(
     job_uid: str,
     tls: Credentials | None = None,
     idle_seconds: float = 2 * Timeouts().transfer_idle_seconds,
+    on_transfer: OnTransfer = lambda *_: None,
 ) -> RunningServer:
     """Serve `backend` on `host:port` (0: any free port). Without TLS on a loopback address only.
 
     With `tls`, callers need a certificate of the incarnation whose token they carry. A sender of payload silent for
-    `idle_seconds` is given up. Raises PortInUse when the address cannot be bound, OSError when the files of `tls`
+    `idle_seconds` is given up. `on_transfer` hears of every payload that went through.
+
+    Raises PortInUse when the address cannot be bound, OSError when the files of `tls`
     cannot be read.
     """
     if tls is None and not is_loopback(host):
         raise ValueError(f"{host}: without TLS the Synchronizer binds loopback addresses only")
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    servicer = _Servicer(backend, Gate(key, job_uid), idle_seconds, with_certificates=tls is not None)
+    servicer = _Servicer(backend, Gate(key, job_uid), idle_seconds, on_transfer, with_certificates=tls is not None)
     rpc.add_SynchronizerServicer_to_server(servicer, server)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -100,12 +106,19 @@ def why_not_bound(host: str, port: int) -> str:
 
 class _Servicer(rpc.SynchronizerServicer):
     def __init__(
-        self, backend: SynchronizerBackend, gate: Gate, idle_seconds: float, *, with_certificates: bool
+        self,
+        backend: SynchronizerBackend,
+        gate: Gate,
+        idle_seconds: float,
+        on_transfer: OnTransfer,
+        *,
+        with_certificates: bool,
     ) -> None:
         self._backend = backend
         self._gate = gate
         self._with_certificates = with_certificates
         self._idle_seconds = idle_seconds
+        self._on_transfer = on_transfer
         self._uploads: dict[_UploadKey, asyncio.Timeout] = {}
         self._locks: WeakValueDictionary[_UploadKey, asyncio.Lock] = WeakValueDictionary()  # kept by who uses them
 
@@ -140,10 +153,13 @@ class _Servicer(rpc.SynchronizerServicer):
         async with _refusing(context):
             self._gate.speaker(self._identify(context), request.index, request.incarnation)
             items = await self._backend.pull(request)
+            begun = time.monotonic()
             for items_left, item in zip(range(len(items) - 1, -1, -1), items, strict=True):
                 yield pb.PullPart(header=_pull_header(item, items_left))
                 for chunk in split(item.payload):
                     yield pb.PullPart(chunk=bytes(chunk))
+            if items:
+                self._on_transfer("down", request.index, request.incarnation, time.monotonic() - begun)
 
     async def Leave(self, request: pb.LeaveRequest, context: _Context) -> pb.LeaveReply:
         async with _refusing(context):
@@ -179,13 +195,16 @@ class _Servicer(rpc.SynchronizerServicer):
         loop = asyncio.get_running_loop()
         if header.nothing:
             return bytearray()
+        begun = loop.time()
         with Assembler(header.size_bytes, header.checksum) as body:
             async for part in parts:
                 if part.WhichOneof("part") != "chunk":
                     raise Refused(Reason.BAD_HEADER, "after the header come chunks only")
                 body.add(part.chunk)
                 timer.reschedule(loop.time() + self._idle_seconds)
-            return body.finish()
+            payload = body.finish()
+        self._on_transfer("up", header.index, header.incarnation, loop.time() - begun)
+        return payload
 
     @asynccontextmanager
     async def _patience(self) -> AsyncIterator[asyncio.Timeout]:
