@@ -3,7 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard as builders
 
 from dashboards.kit import GREEN, RED, PanelBuilder, Query, choice, frame, lines, number, rows
-from dashboards.words import COLOR_OF_STATE, FLEET, PAIR, now, per_second
+from dashboards.words import COLOR_OF_STATE, FLEET, PAIR, happened, now, per_second
 
 UID = "diloco-fleet"
 _JOB_LINK = (
@@ -133,7 +133,7 @@ def _learners() -> list[PanelBuilder]:
             "Learners that failed or were lost",
             "By site and reason.",
             Query(
-                f"sum by (site, reason) (increase(diloco_learner_restarts_total{{{FLEET}}}[$__rate_interval])) > 0",
+                happened("diloco_learner_restarts_total", FLEET, "site, reason"),
                 "{{site}} {{reason}}",
             ),
             bars=True,

@@ -18,7 +18,7 @@ from dashboards.kit import (
     number,
     states,
 )
-from dashboards.words import COLOR_OF_STATE, NAME_OF_STATE, ONE_JOB, SHARE_STEPS, YES_NO, now, state_numbers
+from dashboards.words import COLOR_OF_STATE, NAME_OF_STATE, ONE_JOB, SHARE_STEPS, YES_NO, happened, now, state_numbers
 
 UID = "diloco-job"
 
@@ -44,8 +44,8 @@ def build() -> builders.Dashboard:
         made.with_row(builders.Row(row))
         for panel in panels:
             made.with_panel(panel)
-    restarted = f"sum by (site, reason) (increase(diloco_learner_restarts_total{{{ONE_JOB}}}[2m])) > 0"
-    moved = f"sum by (from_site, to_site) (increase(diloco_learner_relocations_total{{{ONE_JOB}}}[2m])) > 0"
+    restarted = happened("diloco_learner_restarts_total", ONE_JOB, "site, reason", "2m")
+    moved = happened("diloco_learner_relocations_total", ONE_JOB, "from_site, to_site", "2m")
     made.annotation(Marks("Restarts", ORANGE, restarted, "Learner lost at {{site}}: {{reason}}"))
     made.annotation(Marks("Relocations", BLUE, moved, "Learner moved from {{from_site}} to {{to_site}}"))
     return made
@@ -137,12 +137,11 @@ def _learners() -> list[PanelBuilder]:
             "Restarts and relocations",
             "Incarnations that were lost or failed, and moves between sites.",
             Query(
-                f"sum by (site, reason) (increase(diloco_learner_restarts_total{{{ONE_JOB}}}[$__rate_interval])) > 0",
+                happened("diloco_learner_restarts_total", ONE_JOB, "site, reason"),
                 "{{site}} {{reason}}",
             ),
             Query(
-                "sum by (from_site, to_site) "
-                f"(increase(diloco_learner_relocations_total{{{ONE_JOB}}}[$__rate_interval])) > 0",
+                happened("diloco_learner_relocations_total", ONE_JOB, "from_site, to_site"),
                 "{{from_site}} → {{to_site}}",
             ),
             bars=True,
@@ -152,8 +151,8 @@ def _learners() -> list[PanelBuilder]:
             "Time to replace a Learner",
             "From the loss being seen until the successor trains, mean of the last hour.",
             Query(
-                f"sum by (reason) (increase(diloco_learner_replacement_seconds_sum{{{ONE_JOB}}}[1h]))"
-                f" / (sum by (reason) (increase(diloco_learner_replacement_seconds_count{{{ONE_JOB}}}[1h])) > 0)",
+                f"({happened('diloco_learner_replacement_seconds_sum', ONE_JOB, 'reason', '1h')})"
+                f" / ({happened('diloco_learner_replacement_seconds_count', ONE_JOB, 'reason', '1h')})",
                 "{{reason}}",
             ),
             unit="s",

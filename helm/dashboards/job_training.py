@@ -1,7 +1,7 @@
 """The rows of a job's dashboard about its training: outer steps, the model, the links, the devices."""
 
 from dashboards.kit import BLUE, RED, PanelBuilder, Query, lines
-from dashboards.words import ONE_JOB, now, per_second, quantile
+from dashboards.words import ONE_JOB, happened, now, per_second, quantile
 
 _DCGM = {
     "GPU utilisation": ("DCGM_FI_DEV_GPU_UTIL", "percent", "Share of time in which anything ran on the GPU."),
@@ -113,7 +113,7 @@ def links() -> list[PanelBuilder]:
         lines(
             "Refused from fenced Learners",
             "Contributions of incarnations that have a successor.",
-            Query(f"sum by (site) (increase(diloco_fenced_updates_total{{{ONE_JOB}}}[$__rate_interval]))", "{{site}}"),
+            Query(happened("diloco_fenced_updates_total", ONE_JOB, "site"), "{{site}}"),
             bars=True,
             width=8,
         ),

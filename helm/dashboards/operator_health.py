@@ -47,9 +47,9 @@ def _now() -> list[PanelBuilder]:
             steps=((None, GREEN), (5, ORANGE), (60, RED)),
         ),
         number(
-            "Longest silent watch",
-            "Since it last told something.",
-            Query("time() - min(max by (source) (diloco_watch_last_event_timestamp_seconds))"),
+            "Silence of the watch",
+            "Since the watch of jobs last told something; every five minutes at least, where there are jobs.",
+            Query('time() - max(diloco_watch_last_event_timestamp_seconds{source="jobs"})'),
             unit="s",
             steps=((None, GREEN), (600, ORANGE), (900, RED)),
         ),
@@ -106,7 +106,7 @@ def _watches() -> list[PanelBuilder]:
     return [
         lines(
             "Silence of watches",
-            "Since each last told something.",
+            "Since each last told something. That of kubeconfigs is silent as long as none changes.",
             Query("time() - max by (source) (diloco_watch_last_event_timestamp_seconds)", "{{source}}"),
             unit="s",
             width=8,

@@ -3,7 +3,18 @@
 from grafana_foundation_sdk.builders import dashboard as builders
 
 from dashboards.kit import GREEN, ORANGE, RED, PanelBuilder, Query, choice, frame, lines, number, states
-from dashboards.words import COLOR_OF_STATE, ONE_SITE, PAIR, SHARE_STEPS, YES_NO, now, per_second, quantile
+from dashboards.words import (
+    API_OF_SITE,
+    COLOR_OF_STATE,
+    ONE_SITE,
+    PAIR,
+    SHARE_STEPS,
+    YES_NO,
+    happened,
+    now,
+    per_second,
+    quantile,
+)
 
 UID = "diloco-site"
 _NAME = "{{job_namespace}}/{{diloco_job}}"
@@ -85,22 +96,22 @@ def _requests() -> list[PanelBuilder]:
         lines(
             "Requests by answer",
             "HTTP status; `none` where there was no answer.",
-            Query(per_second("diloco_site_api_requests_total", ONE_SITE, "code"), "{{code}}"),
+            Query(per_second("diloco_site_api_requests_total", API_OF_SITE, "code"), "{{code}}"),
             unit="reqps",
             width=8,
         ),
         lines(
             "Requests by verb",
             "HTTP method.",
-            Query(per_second("diloco_site_api_requests_total", ONE_SITE, "verb"), "{{verb}}"),
+            Query(per_second("diloco_site_api_requests_total", API_OF_SITE, "verb"), "{{verb}}"),
             unit="reqps",
             width=8,
         ),
         lines(
             "Duration of requests",
             "Watches count until they begin.",
-            Query(quantile(0.5, "diloco_site_api_request_seconds", ONE_SITE), "half of them below"),
-            Query(quantile(0.95, "diloco_site_api_request_seconds", ONE_SITE), "95 % below"),
+            Query(quantile(0.5, "diloco_site_api_request_seconds", API_OF_SITE), "half of them below"),
+            Query(quantile(0.95, "diloco_site_api_request_seconds", API_OF_SITE), "95 % below"),
             unit="s",
             width=8,
         ),
@@ -135,7 +146,7 @@ def _learners() -> list[PanelBuilder]:
             "Learners that failed or were lost",
             "By reason.",
             Query(
-                f"sum by (reason) (increase(diloco_learner_restarts_total{{{ONE_SITE}}}[$__rate_interval])) > 0",
+                happened("diloco_learner_restarts_total", ONE_SITE, "reason"),
                 "{{reason}}",
             ),
             bars=True,

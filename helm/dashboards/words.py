@@ -7,7 +7,7 @@ PAIR = "diloco_job, job_namespace"
 FLEET = 'job_namespace=~"$namespace"'
 ONE_JOB = 'job_namespace="$namespace", diloco_job="$job"'
 ONE_SITE = 'job_namespace=~"$namespace", site="$site"'
-HOUR = "1h"
+API_OF_SITE = 'site="$site"'
 
 STATE_COLORS = {
     GoodputState.TRAINING: GREEN,
@@ -52,6 +52,13 @@ def quantile(share: float, histogram: str, selector: str, by: str = "") -> str:
 def per_second(counter: str, selector: str, by: str) -> str:
     """PromQL: rate of a counter by labels."""
     return f"sum by ({by}) (rate({counter}{{{selector}}}[$__rate_interval]))"
+
+
+def happened(counter: str, selector: str, by: str, window: str = "$__rate_interval") -> str:
+    """PromQL: what a counter of rare events counted; also the first of a series, which `increase` does not see."""
+    series = f"{counter}{{{selector}}}"
+    before = f"last_over_time({series}[1h] offset {window})"
+    return f"sum by ({by}) (clamp_min({series} - ({before} or 0 * {series}), 0)) > 0"
 
 
 def now(gauge: str, selector: str, by: str) -> str:

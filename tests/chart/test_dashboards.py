@@ -178,7 +178,9 @@ def test_each_dashboard_is_a_config_map_with_the_file_as_it_is() -> None:
         assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert "annotations" not in document["metadata"]
     texts = {name: text for document in found for name, text in document["data"].items()}
-    assert texts == {path.name: path.read_text() for path in FOLDER.iterdir()}
+    assert {name: text.rstrip("\n") for name, text in texts.items()} == {
+        path.name: path.read_text().rstrip("\n") for path in FOLDER.iterdir()
+    }
     assert len({document["metadata"]["name"] for document in found}) == len(UIDS)
 
 

@@ -179,6 +179,7 @@ def test_a_deleted_job_leaves_no_recording_behind(tmp_path: Path) -> None:
 
 # --- alerts --------------------------------------------------------------------------------------------------------
 
+SLOW = "DiLoCoReplacementSlow"
 RUNS = job("diloco_job_learners_desired", "4x480") | {"diloco_lease_held": "1x480"}
 
 
@@ -217,19 +218,20 @@ CASES: dict[str, tuple[dict[str, str], str, str, dict[str, str]]] = {
         | job("diloco_learner_restarts_total", "0x20 1x5 2x5 3x5 4x5 5x400", f'{AT_A},reason="Error",counted="true"'),
         "25m", "2h30m", SITE,
     ),
-    "DiLoCoReplacementSlow": (RUNS | histogram("0x20 900x400", "0x20 1x400"), "20m", "2h", PAIR),
+    SLOW: (RUNS | histogram("_x20 900x400", "_x20 1x400"), "20m", "2h30m", PAIR),
     "DiLoCoGoodputLow": (
         RUNS | weights(1) | job("diloco_job_wanted_seconds_total", "0+30x480")
         | seconds(0, "training", "0+15x240 3615+30x240") | seconds(0, "lost", "0+15x240 3600x240"),
         "1h30m", "3h30m", PAIR,
     ),
-    "DiLoCoFencedUpdates": (RUNS | job("diloco_fenced_updates_total", "0x20 2x400", AT_A), "12m", "40m", SITE),
+    "DiLoCoFencedUpdates": (RUNS | job("diloco_fenced_updates_total", "_x20 2x400", AT_A), "12m", "45m", SITE),
     "DiLoCoOperatorDown": ({"diloco_lease_held": "1x20 0x20 1x100"}, "16m", "25m", {}),
     "DiLoCoReconcileErrors": (
         RUNS | {'diloco_reconcile_total{result="failed"}': "0x20 0+2x20 40x100"}, "20m", "45m", {},
     ),
     "DiLoCoWatchStale": (
-        RUNS | {'diloco_watch_last_event_timestamp_seconds{source="jobs"}': "0+30x20 600x60 2430+30x60"},
+        RUNS | job("diloco_job_info", "1x400", 'uid="u",preset="DiLoCo"')
+        | {'diloco_watch_last_event_timestamp_seconds{source="jobs"}': "0+30x20 600x60 2430+30x60"},
         "31m", "45m", {"source": "jobs"},
     ),
     "DiLoCoCredentialsExpiring": (
@@ -310,6 +312,24 @@ def test_starting_again_after_a_suspension_is_no_stall(tmp_path: Path) -> None:
 def test_what_a_job_restarts_by_its_own_wish_is_no_flapping(tmp_path: Path) -> None:
     series = RUNS | job("diloco_learner_restarts_total", "0+1x100", f'{AT_A},reason="Preempted",counted="false"')
     play(rendered(), series, [Firing("40m", "DiLoCoLearnerFlapping", [])], tmp_path)
+
+
+def test_fast_replacements_after_slow_ones_end_the_alarm(tmp_path: Path) -> None:
+    """The first observations are in the mean, and so are those of other reasons that come later."""
+    series = RUNS | histogram("_x20 900x400", "_x20 1x400")
+    for name, values in (("sum", "_x40 10x9 20x300"), ("count", "_x40 1x9 2x300")):
+        series |= job(f"diloco_learner_replacement_seconds_{name}", values, 'reason="Error"')
+    # (900 + 10) / 2, then (900 + 10 + 10) / 3 seconds.
+    play(rendered(), series, [Firing("15m", SLOW, [PAIR]), Firing("22m", SLOW, []), Firing("30m", SLOW, [])], tmp_path)
+
+
+def test_a_silent_watch_of_no_jobs_or_of_kubeconfigs_is_none(tmp_path: Path) -> None:
+    watch = "diloco_watch_last_event_timestamp_seconds"
+    no_jobs = {"diloco_lease_held": "1x480", f'{watch}{{source="jobs"}}': "0x400"}
+    play(rendered(), no_jobs, [Firing("1h", "DiLoCoWatchStale", [])], tmp_path)
+    quiet = RUNS | job("diloco_job_info", "1x400", 'uid="u",preset="DiLoCo"')
+    quiet |= {f'{watch}{{source="kubeconfigs"}}': "0x400", f'{watch}{{source="jobs"}}': "0+30x400"}
+    play(rendered(), quiet, [Firing("1h", "DiLoCoWatchStale", [])], tmp_path)
 
 
 def test_a_standby_operator_is_not_one_at_work(tmp_path: Path) -> None:

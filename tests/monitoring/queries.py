@@ -55,7 +55,7 @@ def names_in(expression: str) -> set[str]:
 
 def plain(expression: str) -> str:
     """PromQL without Grafana's variables."""
-    expression = re.sub(r"\[\$__(rate_interval|range|interval)\]", "[5m]", expression)
+    expression = re.sub(r"\$__(rate_interval|range|interval)\b", "5m", expression)
     return re.sub(r"\$\{?\w+(:\w+)?\}?", "x", expression)
 
 
