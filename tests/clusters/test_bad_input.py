@@ -241,13 +241,15 @@ def test_under_a_crd_older_than_the_operator_nothing_is_touched_and_afterwards_a
     whole = everything(run, old)
     del properties["executionAttempt"]
     run.hub.apply(crd)
-    uids = {**old, "newcomer": run.hub.create(one_learner(run, "newcomer", lambda spec: None))["metadata"]["uid"]}
     begun = time.monotonic()
     try:
-        for name in [HEALTHY, *uids]:
-            text = run.wait_for(f"{name} says it", name, outdated, 300)
-            figure(f"{name}: told {time.monotonic() - begun:.1f} s after the CRD was replaced: {text}")
-            assert "executionAttempt" in text
+        text = run.wait_for("the healthy job says it", HEALTHY, outdated, 300)
+        figure(f"{HEALTHY}: told {time.monotonic() - begun:.1f} s after the CRD was replaced: {text}")
+        assert "executionAttempt" in text
+        newcomer = run.hub.create(one_learner(run, "newcomer", lambda spec: None))
+        uids = {**old, "newcomer": newcomer["metadata"]["uid"]}
+        for name in uids:
+            run.wait_for(f"{name} says it", name, outdated, 300)
         time.sleep(20)  # what would be done about anything would be done by now
         assert owned_anywhere(run, uids["newcomer"]) == {}
         assert everything(run, old) == whole
