@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-_KEPT = ("get", "list", "watch", "create", "patch", "delete")
+_KEPT = ("get", "list", "create", "patch", "delete")
 
 
 @dataclass(frozen=True)

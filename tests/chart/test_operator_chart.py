@@ -13,16 +13,17 @@ from diloco_operator.self_test import read_options
 from diloco_operator.settings import read_settings
 
 CRD = ROOT / "crds/dilocojobs.diloco.dev.yaml"
-ALL = ("get", "list", "watch", "create", "patch", "delete")
-CHILDREN = (
-    ("", "pods"), ("", "persistentvolumeclaims"), ("", "configmaps"), ("", "secrets"), ("", "services"),
-    ("apps", "deployments"), ("policy", "poddisruptionbudgets"), ("networking.k8s.io", "networkpolicies"),
-)  # fmt: skip
+KEPT = ("get", "list", "create", "patch", "delete")
+WATCHED = (("", "secrets"), ("", "services"), ("apps", "deployments"))
+LISTED = (("", "configmaps"), ("policy", "poddisruptionbudgets"), ("networking.k8s.io", "networkpolicies"))
 IN_A_NAMESPACE = {
     *(("diloco.dev", "dilocojobs", "", verb) for verb in ("get", "list", "watch", "patch")),
     ("diloco.dev", "dilocojobs/status", "", "patch"),
-    ("diloco.dev", "dilocojobs/finalizers", "", "update"),
-    *((group, resource, "", verb) for group, resource in CHILDREN for verb in ALL),
+    *(("", "pods", "", verb) for verb in ("get", "list", "watch", "create", "delete")),
+    ("", "pods/log", "", "get"),
+    *((group, resource, "", verb) for group, resource in WATCHED + LISTED for verb in KEPT),
+    *(("", "persistentvolumeclaims", "", verb) for verb in KEPT if verb != "delete"),
+    *((group, resource, "", "watch") for group, resource in WATCHED),
     ("", "events", "", "create"),
     ("", "events", "", "patch"),
 }

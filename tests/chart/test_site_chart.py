@@ -16,7 +16,7 @@ IN_THE_NAMESPACE = {
     *(
         (group, resource, "", verb)
         for group, resource in (("", "configmaps"), ("", "secrets"), ("networking.k8s.io", "networkpolicies"))
-        for verb in ("get", "list", "watch", "create", "patch", "delete")
+        for verb in ("get", "list", "create", "patch", "delete")
     ),
 }
 LOGS = {("", "pods/log", "", "get")}
