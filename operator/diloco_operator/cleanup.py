@@ -15,8 +15,8 @@ from diloco_api import names
 from diloco_operator.api import JSON_PATCH, Api, ApiError, Document, find, jobs_path, list_all
 from diloco_operator.kube_api import KubeApi
 from diloco_operator.lease import LEASE_NAME
-from diloco_operator.settings import NAMESPACE_FILE
 from diloco_operator.sites.kubeconfig import (
+    SERVICE_ACCOUNT_FOLDER,
     ClusterCredentials,
     KubeconfigRefused,
     from_kubeconfig_file,
@@ -107,7 +107,8 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m diloco_operator.cleanup", description="Let jobs go that no operator is left to tear down."
     )
-    own = NAMESPACE_FILE.read_text(encoding="utf-8").strip() if NAMESPACE_FILE.exists() else "default"
+    pods = Path(SERVICE_ACCOUNT_FOLDER, "namespace")
+    own = pods.read_text(encoding="utf-8").strip() if pods.exists() else "default"
     parser.add_argument("--orphan", action="store_true", help="take the finalizer off; what is at sites stays there")
     parser.add_argument("--namespace", action="append", default=[], help="of the jobs; may be repeated; default: all")
     parser.add_argument("--lease-namespace", default=own, help="of the operator; default: this pod's, else default")
