@@ -24,8 +24,7 @@ class CgroupsUnfit(RuntimeError):
 
 def hierarchies() -> dict[str, Path]:
     """Mounted v1 hierarchies by the name of their folder."""
-    fields = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    found = {Path(field[1]).name: Path(field[1]) for field in fields if field[2] == "cgroup"}
+    found = {path.name: path for path in _mounted("cgroup")}
     missing = {"cpu", "cpuset", "memory", TRACKING} - {name for names in found for name in names.split(",")}
     if missing:
         raise CgroupsUnfit(
@@ -33,6 +32,16 @@ def hierarchies() -> dict[str, Path]:
             " cgroup v1; where there is only v2, use kind (make kind-load) instead."
         )
     return found
+
+
+def _mounted(kind: str) -> list[Path]:
+    fields = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    return [Path(field[1]) for field in fields if field[2] == kind]
+
+
+def _everywhere() -> list[Path]:
+    """Also v2, where that is mounted beside v1: kubelets make the groups of their pods there, too."""
+    return [*hierarchies().values(), *_mounted("cgroup2")]
 
 
 def make(group: str) -> None:
@@ -91,7 +100,7 @@ def kill(group: str, timeout_seconds: float = 20) -> None:
 def remove(group: str, timeout_seconds: float = 10) -> None:
     """Remove the group and everything below it; processes must have ended."""
     deadline = time.monotonic() + timeout_seconds
-    for root in hierarchies().values():
+    for root in _everywhere():
         for folder in reversed(list(_below(root / group))):
             while folder.exists():
                 try:
@@ -103,7 +112,7 @@ def remove(group: str, timeout_seconds: float = 10) -> None:
 
 
 def exists(group: str) -> bool:
-    return any((root / group).exists() for root in hierarchies().values())
+    return any((root / group).exists() for root in _everywhere())
 
 
 def _below(folder: Path) -> Iterator[Path]:
