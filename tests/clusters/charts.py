@@ -30,6 +30,11 @@ def install(site: SiteLayout, chart: Path, release: str, namespace: str, values:
     return _helm(site, *arguments, text=json.dumps(values)).partition("NOTES:\n")[2]
 
 
+def rollback(site: SiteLayout, release: str, namespace: str, revision: int) -> None:
+    """As it was then, the chart included."""
+    _helm(site, "rollback", release, str(revision), "--namespace", namespace)
+
+
 def uninstall(site: SiteLayout, release: str, namespace: str) -> None:
     _helm(site, "uninstall", release, "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
 
@@ -69,12 +74,13 @@ def diloco(hub: SiteLayout, *arguments: str, timeout_seconds: float = 60) -> sub
 
 
 @functools.cache
-def _helm_binary() -> str:
+def helm_binary() -> str:
+    """Path of the real helm."""
     return outside(sys.executable, ROOT / "tests/chart/helm_binary.py")
 
 
 def _helm(site: SiteLayout, *arguments: str, text: str = "") -> str:
-    command = [_helm_binary(), "--kubeconfig", str(site.kubeconfig), *arguments]
+    command = [helm_binary(), "--kubeconfig", str(site.kubeconfig), *arguments]
     answer = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     return answer.stdout
