@@ -5,6 +5,7 @@ they have on this machine, since a restricted namespace refuses hostPath; a copy
 same way. The image has only the links that make the machine's /usr a root file system.
 """
 
+import compileall
 import hashlib
 import shutil
 import sys
@@ -30,6 +31,8 @@ class PythonEnvironment:
     prefix: Path = Path(sys.prefix)
     base_prefix: Path = Path(sys.base_prefix)
     repository: Path = REPOSITORY
+    code_claim: str = "python-code"
+    """Of the repository's packages; another one for packages of another time in the same namespace."""
 
     @property
     def folders(self) -> dict[str, Path]:
@@ -47,15 +50,18 @@ class PythonEnvironment:
     @property
     def pod_template(self) -> Object:
         """What a pod template needs besides the image: volumes, and mounts for its first container."""
-        return {
-            "spec": {
-                "containers": [{"volumeMounts": self._mounts}],
-                "volumes": [
-                    {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-                    for claim in self._sources
-                ],
-            }
-        }
+        return {"spec": {"containers": [{"volumeMounts": self.mounts}], "volumes": self.volumes}}
+
+    @property
+    def volumes(self) -> list[Object]:
+        return [
+            {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}} for claim in self._sources
+        ]
+
+    @property
+    def mounts(self) -> list[Object]:
+        paths = {claim: str(folder) for claim, folder in self.folders.items()} | {self.code_claim: _CODE}
+        return [{"name": claim, "mountPath": path, "readOnly": True} for claim, path in paths.items()]
 
     def load(self, layout: Layout, site: SiteLayout) -> None:
         """Bring the image and the folders onto the nodes of a site; done again, it changes nothing."""
@@ -79,18 +85,13 @@ class PythonEnvironment:
         for claim in self._sources:
             Api(site).delete("v1", "PersistentVolume", None, f"{namespace}-{claim}")
 
-    @property
-    def _mounts(self) -> list[Object]:
-        paths = {claim: str(folder) for claim, folder in self.folders.items()} | {"python-code": _CODE}
-        return [{"name": claim, "mountPath": path, "readOnly": True} for claim, path in paths.items()]
-
     @cached_property
     def _sources(self) -> dict[str, str]:
         """Path on the nodes by claim. The code's path changes with the code: what runs keeps what it started with."""
         paths = {
             claim: f"/var/lib/read-only/{claim}-{_short_digest(str(folder))}" for claim, folder in self.folders.items()
         }
-        return paths | {"python-code": f"/var/lib/read-only/python-code-{self._code_digest()}"}
+        return paths | {self.code_claim: f"/var/lib/read-only/python-code-{self._code_digest()}"}
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -117,13 +118,14 @@ class PythonEnvironment:
         return _short_digest("".join(f"{path}\0{path.read_text()}\0" for path in files))
 
     def _copy_code(self, one: NodeLayout) -> None:
-        target = Path(f"{one.folder}{self._sources['python-code']}")
+        target = Path(f"{one.folder}{self._sources[self.code_claim]}")
         if target.exists():
             return
         unfinished = target.with_name(f".{target.name}")
         for folder in _PACKAGE_FOLDERS:
             ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(self.repository / folder, unfinished / folder, ignore=ignored, dirs_exist_ok=True)
+        compileall.compile_dir(unfinished, ddir=_CODE, quiet=1)  # once, not in every pod at its start
         unfinished.rename(target)
 
 
