@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from diloco_api.names import Role
-from diloco_api.states import ConditionType, Reason
+from diloco_api.states import ConditionType, GoodputState, Reason
 from diloco_api.status import JobStatus, LearnerStatus
 from diloco_operator.metrics.families import Labels, Samples
 from diloco_operator.metrics.words import PHASES, one_of, pod_reason
@@ -79,8 +79,9 @@ def _of_learners(done: Pass, rows: Mapping[int, LearnerStatus | None]) -> Iterat
 def _of_goodput(status: JobStatus) -> Iterator[_Sample]:
     goodput = status.goodput
     for row in goodput.learner_times:
-        for state, milliseconds in row.milliseconds.items():
-            yield "diloco_learner_state_seconds_total", (row.site, str(row.index), state), milliseconds / 1000
+        for state in GoodputState:  # also at zero: `rate` does not see what a series has when it appears
+            milliseconds = row.milliseconds.get(state.value, 0)
+            yield "diloco_learner_state_seconds_total", (row.site, str(row.index), state.value), milliseconds / 1000
     for name, text in (
         ("diloco_job_wanted_seconds_total", goodput.wanted_seconds),
         ("diloco_job_window_seconds_total", goodput.window_seconds),
