@@ -35,11 +35,6 @@ def rollback(site: SiteLayout, release: str, namespace: str, revision: int) -> N
     _helm(site, "rollback", release, str(revision), "--namespace", namespace)
 
 
-def rollback(site: SiteLayout, release: str, namespace: str, revision: int) -> None:
-    """As it was then, the chart included."""
-    _helm(site, "rollback", release, str(revision), "--namespace", namespace)
-
-
 def uninstall(site: SiteLayout, release: str, namespace: str) -> None:
     _helm(site, "uninstall", release, "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
 
