@@ -173,9 +173,9 @@ def _milliseconds(learner: LearnerProgress) -> dict[str, int]:
 
 
 def _cut(claims: Mapping[Place, int], limit: int) -> dict[Place, int]:
-    """No more than `limit` of all claims; the largest give way."""
+    """No more than `limit` of all claims; training gives way first, then the largest."""
     surplus, found = sum(claims.values()) - limit, dict(claims)
-    for place in sorted(claims, key=lambda name: (-claims[name], name)):
+    for place in sorted(claims, key=lambda place: (place[1] != GoodputState.TRAINING, -claims[place], place)):
         less = min(max(0, surplus), claims[place])
         found[place] -= less
         surplus -= less
@@ -233,6 +233,8 @@ def _ended(
 ) -> Book:
     """Its incarnation is over. Until it was due to be heard again it did what it had last said."""
     if known is not None and row.state == LearnerPhase.RUNNING:
+        unseen = book.open_ms - round(1000 * known.heartbeat_age_seconds) + look.fraction_ms - SLACK_MS
+        book = book.book((row.site, GoodputState.STALLED.value), unseen, opened=True)
         over_well = after is not None and after.state in (LearnerPhase.STOPPED, LearnerPhase.SUCCEEDED)
         worked = book.open_ms
         if worked > look.heartbeat_ms + SLACK_MS and not over_well:

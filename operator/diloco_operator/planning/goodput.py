@@ -113,32 +113,28 @@ def _written(
     }
     if progress is None and not period.final:  # what Learners do now is told later
         return before.model_copy(update=counted)
-    ideal = ideal_rate_of(progress, step_tokens, totals.training, period) if progress else _ideal(before)
-    merged = progress.tokens.merged if progress else None
-    shares = {
-        "capacity": _text(_share(totals.training, totals.wanted)),
-        "accepted": before.accepted if merged is None else _text(_share(merged, ideal * totals.wanted)),
-        "uptime": _text(_share(totals.uptime, totals.window)),
-        "ideal_tokens_per_second": f"{ideal:.6g}" if ideal else "",
-    }
+    capacity = _share(totals.training, totals.wanted)
+    shares = {"capacity": _text(capacity), "uptime": _text(_share(totals.uptime, totals.window))}
+    if progress is not None and capacity:
+        possible = possible_tokens(progress, step_tokens, totals.training, period)
+        shares["accepted"] = _text(_share(progress.tokens.merged * capacity, possible))
+        shares["ideal_tokens_per_second"] = f"{possible / totals.training:.6g}"
     return before.model_copy(update={**counted, **shares})
 
 
-def ideal_rate_of(progress: Progress, step_tokens: int, training_seconds: float, period: Period) -> float:
-    """Tokens a second of an undisturbed Learner, per unit of weight.
+def possible_tokens(progress: Progress, step_tokens: int, training_seconds: float, period: Period) -> float:
+    """What undisturbed Learners would have trained in the (weighted) time that was spent training.
 
-    A Learner's rate is what it trained over the time it spent training, both as of its last heartbeat. The ideal is
-    never below that of all of them together: what is merged was trained in the time that was spent training.
+    A Learner's rate is what it trained over the time it spent training, both as of its last heartbeat, per unit of
+    weight. What was merged, or trained, was possible.
     """
     rates = [
         learner.step * step_tokens / _training(learner) / period.weights.get(learner.index, Weight(1, CPU)).devices
         for learner in progress.learners
         if _training(learner) >= LEAST_TRAINING_SECONDS
     ]
-    if training_seconds <= 0:
-        return 0.0
     trained = float(sum(learner.step for learner in progress.learners) * step_tokens)
-    return max(ideal_rate(rates) or 0.0, max(trained, progress.tokens.merged) / training_seconds)
+    return max((ideal_rate(rates) or 0.0) * training_seconds, trained, progress.tokens.merged)
 
 
 def ideal_rate(rates: list[float]) -> float | None:
@@ -205,10 +201,6 @@ def _training(learner: LearnerProgress) -> float:
 
 def _seconds(text: str) -> float:
     return float(text or 0)
-
-
-def _ideal(before: GoodputStatus) -> float:
-    return _seconds(before.ideal_tokens_per_second)
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -397,3 +397,20 @@ async def test_pages_that_trickle_in_do_not_hold_a_list_up_for_ever(server: ApiS
         server.answers[PATH] = value({"items": [], "metadata": {"resourceVersion": "7"}})
         assert await client.list_all(PATH, "", metadata_only=True) == ([], "7")
     assert 3 <= len(server.asked) <= 4
+
+
+async def test_every_request_is_told_with_its_status_and_time(server: ApiServer) -> None:
+    told: list[tuple[str, int | None, float]] = []
+    client = KubeClient(server.credentials(), limits=QUICK, on_call=lambda *call: told.append(call))
+    try:
+        await client.request("GET", PATH)
+        server.answers[PATH] = always(403, "Forbidden")
+        with pytest.raises(SiteError):
+            await client.request("GET", PATH)
+        server.answers[PATH] = reset
+        with pytest.raises(SiteError):
+            await client.request("GET", PATH)
+    finally:
+        await client.close()
+    assert [call[:2] for call in told] == [("GET", 200), ("GET", 403), ("GET", None)]
+    assert all(0 <= seconds < QUICK.connect_seconds + QUICK.read_seconds + 1 for *_, seconds in told)
