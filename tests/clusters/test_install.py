@@ -250,8 +250,8 @@ def test_users_with_the_clusters_own_roles_may_use_jobs(clusters, reader, instal
 def held_job(hub, python, name):
     """One the operator has put its finalizer on."""
     hub.create({**everything(python.pod_template), "metadata": {"name": name, "namespace": JOBS}})
-    wait_until("the finalizer", lambda: job_of(hub, JOBS, name)["metadata"].get("finalizers"), 60)
-    wait_until("accepted", lambda: condition(job_of(hub, JOBS, name), "Accepted")[0] == "True", 60)
+    wait_until("the finalizer", lambda: job_of(hub, JOBS, name)["metadata"].get("finalizers"), 180)
+    wait_until("accepted", lambda: condition(job_of(hub, JOBS, name), "Accepted")[0] == "True", 180)
 
 
 def test_while_the_release_is_there_its_own_account_lets_jobs_go(clusters, reader, installed, hub, python):
