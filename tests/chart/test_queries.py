@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from chart.test_dashboards import DASHBOARDS, panels
+from dashboards.answers import Source, Span
+from dashboards.pictures import picture
+from dashboards.units import worded
 from monitoring import made_up
 from monitoring.queries import names_in
 from monitoring.rules import recorded, rendered
@@ -107,3 +110,26 @@ def test_the_timeline_shows_each_learner_once_at_a_time(hour: tuple[Prometheus, 
         for learner, values in found.items()
     }
     assert told == {"0": {"training"}, "1": {"training"}, "2": {"training"}, "3": {"lost"}}
+
+
+def test_every_panel_of_a_dashboard_is_drawn(hour: tuple[Prometheus, int], tmp_path: Path) -> None:
+    prometheus, start = hour
+    span = Span(start + 600, start + 60 * made_up.MINUTES, 60)
+    source = Source(prometheus.ask, VARIABLES)
+    for uid in ("diloco-site", "diloco-pods"):
+        drawn = picture(DASHBOARDS[uid], source, span, tmp_path / "picture.png")
+        assert list(drawn) == [panel["title"] for panel in panels(DASHBOARDS[uid])]
+        assert all(drawn.values()), drawn
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (0.9375, "percentunit", "93.8 %"), (1.0, "bool_yes_no", "yes"), (0.0, "bool_yes_no", "no"),
+        (90.0, "s", "1.5 min"), (0.02, "s", "20 ms"), (0.0, "s", "0 s"), (864000.0, "s", "10 d"),
+        (2_500_000.0, "Bps", "2.5 MB/s"), (12.0, "short", "12"), (float("nan"), "short", "–"),
+    ],
+)  # fmt: skip
+def test_values_are_worded_with_their_unit(value: float, unit: str, words: str) -> None:
+    assert worded(value, unit) == words

@@ -1,10 +1,11 @@
 """ServiceMonitors and PodMonitors as the scrape configuration that the Prometheus operator would make of them.
 
 Only what the chart's monitors use is understood; anything else is an error, so that nothing is silently left out.
+What there is to select from comes from files (`discovery`): Debian's Prometheus is built without Kubernetes.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Monitor = Mapping[str, Any]
@@ -12,10 +13,10 @@ _ENDPOINT_KEYS = {"port", "honorLabels", "interval", "scrapeTimeout", "relabelin
 _SPEC_KEYS = {"selector", "namespaceSelector", "endpoints", "podMetricsEndpoints"}
 
 
-def scrape_configs(monitors: Iterable[Monitor], kubeconfig: str) -> list[dict[str, Any]]:
-    """One for each endpoint of each monitor."""
+def scrape_configs(monitors: Iterable[Monitor], found: Callable[[Monitor], str]) -> list[dict[str, Any]]:
+    """One for each endpoint of each monitor; `found` names the file with what there is for a monitor to select from."""
     return [
-        _config(monitor, endpoint, number, kubeconfig)
+        _config(monitor, endpoint, number, found(monitor))
         for monitor in monitors
         for number, endpoint in enumerate(_endpoints(monitor))
     ]
@@ -32,16 +33,14 @@ def _endpoints(monitor: Monitor) -> list[Mapping[str, Any]]:
     return list(found)
 
 
-def _config(monitor: Monitor, endpoint: Mapping[str, Any], number: int, kubeconfig: str) -> dict[str, Any]:
+def _config(monitor: Monitor, endpoint: Mapping[str, Any], number: int, path: str) -> dict[str, Any]:
     by_service = monitor["kind"] == "ServiceMonitor"
-    kind, name = ("serviceMonitor", "endpoints") if by_service else ("podMonitor", "pod")
+    kind = "serviceMonitor" if by_service else "podMonitor"
     metadata = monitor["metadata"]
     config: dict[str, Any] = {
         "job_name": f"{kind}/{metadata['namespace']}/{metadata['name']}/{number}",
         "honor_labels": endpoint.get("honorLabels", False),
-        "kubernetes_sd_configs": [
-            {"role": name, "kubeconfig_file": kubeconfig, "namespaces": {"names": _namespaces(monitor)}}
-        ],
+        "file_sd_configs": [{"files": [path], "refresh_interval": "5s"}],
         "relabel_configs": [
             *(_of_service(monitor, endpoint) if by_service else _of_pod(monitor, endpoint)),
             *(_snake(entry) for entry in endpoint.get("relabelings", [])),
@@ -54,7 +53,7 @@ def _config(monitor: Monitor, endpoint: Mapping[str, Any], number: int, kubeconf
     return config
 
 
-def _namespaces(monitor: Monitor) -> list[str]:
+def namespaces(monitor: Monitor) -> list[str]:
     """Empty: all of them."""
     selector = monitor["spec"].get("namespaceSelector", {})
     if selector.get("any"):
