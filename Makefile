@@ -10,7 +10,7 @@ STAMP := $(shell date +%Y%m%d-%H%M%S)
 PACKAGES := diloco_api diloco_operator diloco_cli diloco_trainer dashboards
 PYTEST ?= $(BIN)/python -m pytest
 SITES ?= 2
-CLUSTER_SETS ?= 3
+CLUSTER_SETS ?= 2
 CLUSTER_TESTS ?= tests/clusters
 CLUSTERS := PYTHONPATH=tests PYTHONUNBUFFERED=1 "$(PYTHON)" -m clusters.cli
 

@@ -14,10 +14,6 @@ TRACKING = "pids"
 """The hierarchy in which the components themselves are found; pods are in all."""
 
 
-CPU_SHARES = 8192
-"""Of a set's pods together, when the machine is busy: dozens of processes, which would else count as one."""
-
-
 class CgroupsUnfit(RuntimeError):
     """The machine's cgroups are not what the nodes need."""
 
@@ -54,9 +50,6 @@ def make(group: str) -> None:
             for name in ("cpuset.cpus", "cpuset.mems"):
                 if (folder / name).exists() and not (folder / name).read_text().strip():
                     (folder / name).write_text((parent / name).read_text())
-        shares = root / group.split("/")[0] / "cpu.shares"
-        if shares.exists():
-            shares.write_text(str(CPU_SHARES))
 
 
 def tracking_file(group: str) -> Path:

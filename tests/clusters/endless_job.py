@@ -24,9 +24,9 @@ def endless(job: Object) -> None:
 
 
 def limited(template: Object) -> Object:
-    """A pod template whose container takes a quarter of a core: what trains without end would take all there is."""
+    """A pod template whose container takes a fifth of a core: what trains without end would take all there is."""
     container = template["spec"]["containers"][0]
-    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": "250m", "memory": "2Gi"}}
+    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": "200m", "memory": "2Gi"}}
     return {"spec": template["spec"] | {"containers": [container | {"resources": resources}]}}
 
 

@@ -26,7 +26,7 @@ _lock = threading.Lock()
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="clusters.run", description=__doc__)
-    parser.add_argument("--sets", type=int, default=3, help="sets of clusters, at most one a file (4 GiB each)")
+    parser.add_argument("--sets", type=int, default=2, help="sets of clusters, at most one a file (4 GiB each)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="files, folders, test ids, then pytest's options")
     options = parser.parse_args()
     arguments = options.arguments or ["tests/clusters"]
