@@ -211,7 +211,7 @@ def _fixed_colors(panel: Panel) -> dict[str, str]:
 def _named(labels: Labels, legend: str) -> str:
     if legend == "__auto":
         return ", ".join(labels.values()) or "value"
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), legend)
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1]) or "–", legend)
 
 
 def _color(color: str) -> str:

@@ -103,7 +103,7 @@ def _goodput() -> list[PanelBuilder]:
         lines(
             "Devices that train, by site",
             "Devices of all jobs in state training.",
-            Query(f'sum by (site) (diloco:site_state_seconds:rate5m{{{FLEET}, state="training"}})', "{{site}}"),
+            Query(f'sum by (site) (diloco:site_state_seconds:rate5m{{{FLEET}, state="training"}}) > 0', "{{site}}"),
             stacked=True,
         ),
     ]
