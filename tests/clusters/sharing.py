@@ -26,13 +26,15 @@ _taken: dict[Path, bool] = {}
 """Whether this session has taken a file, by its path."""
 _seconds: Counter[str] = Counter()
 _figures: list[str] = []
+_reporters: list[pytest.TerminalReporter] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", type=Path, help="folder by which sessions agree on who runs which file")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _reporters.append(config.pluginmanager.getplugin("terminalreporter"))
     ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
@@ -55,6 +57,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     file = Path(report.location[0]).name
     _seconds[file] += report.duration
+    if report.failed:  # the whole of it comes at the end of the run, which may be half an hour away
+        _reporters[0].write_line(f"{report.nodeid}: {getattr(report.longrepr, 'reprcrash', report.longrepr)}")
     if report.when == "teardown":
         _figures.extend(f"{file}: {text}" for name, text in report.user_properties if name == "figure")
 
