@@ -126,6 +126,11 @@ class Scene:
         times = [at for at, _ in self.advances[(index, newest)]] + [time.monotonic()]
         return max(after - before for before, after in itertools.pairwise(times))
 
+    def told_dead(self, index: int, incarnation: int) -> float:
+        """When this incarnation was told to be dead; waited for, as the operator may hear it a moment earlier."""
+        told: float = wait_until("it is told to be dead", lambda: self.unheard.get((index, incarnation)), 30)
+        return told
+
     def wait_for_steps(self, indices: set[int], timeout_seconds: float = 60) -> None:
         """Until each of these Learners is known to have gone further than now."""
         before = {index: self.learner(index).step for index in indices}
