@@ -20,6 +20,7 @@ from clusters.api import Api, ApiError, Object, path_of, wait_until
 from clusters.audit import AuditTrail
 from clusters.installation import Installation
 from clusters.layout import HUB, SiteLayout
+from clusters.workloads import condition
 from diloco_api import names
 from diloco_api.progress import LearnerProgress, Progress
 from diloco_api.v1alpha1 import DiLoCoJob
@@ -42,6 +43,9 @@ class PodStory:
     appeared: float
     lost: float | None = None
     """When it was first seen gone, being deleted, or over."""
+    not_ready: float | None = None
+    """When it was first seen not to be ready, after it had been."""
+    was_ready: bool = False
     restarts: int = 0
 
 
@@ -126,10 +130,14 @@ class Scene:
         times = [at for at, _ in self.advances[(index, newest)]] + [time.monotonic()]
         return max(after - before for before, after in itertools.pairwise(times))
 
-    def told_dead(self, index: int, incarnation: int) -> float:
-        """When this incarnation was told to be dead; waited for, as the operator may hear it a moment earlier."""
+    def node_and_learner_lost(self, index: int, incarnation: int) -> float:
+        """When both were known: that the Learner is dead, and that its node is not heard. The operator may be a moment
+        earlier.
+        """
         told: float = wait_until("it is told to be dead", lambda: self.unheard.get((index, incarnation)), 30)
-        return told
+        pod = next(pod for pod in self.pods.values() if (pod.index, pod.incarnation) == (index, incarnation))
+        silent: float = wait_until("its pod is not ready", lambda: pod.not_ready, 60)
+        return max(told, silent)
 
     def wait_for_steps(self, indices: set[int], timeout_seconds: float = 60) -> None:
         """Until each of these Learners is known to have gone further than now."""
@@ -173,6 +181,10 @@ class Scene:
         story = PodStory(metadata["name"], site.name, metadata["uid"], int(index), int(incarnation), now)
         story = self.pods.setdefault(story.uid, story)
         story.restarts = sum(container["restartCount"] for container in status.get("containerStatuses", []))
+        ready = condition(pod, "Ready") == "True"
+        if story.was_ready and not ready and story.not_ready is None:
+            story.not_ready = now
+        story.was_ready = story.was_ready or ready
         over = "deletionTimestamp" in metadata or status.get("phase") in ("Failed", "Succeeded")
         if (over or event["type"] == "DELETED") and story.lost is None:
             story.lost = now

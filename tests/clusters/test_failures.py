@@ -120,8 +120,8 @@ def test_on_a_node_that_is_not_ready_only_the_silent_learner_is_replaced(run, sc
     faults.kill_container(site, doomed)
     wait_until("a replacement", scene.new, 90, every_seconds=0.1)
     (new,) = [pod for pod in scene.pods.values() if pod.uid not in scene.known]
-    taken = new.appeared - scene.told_dead(killed, old[killed])
-    scene.tell(f"replacement {taken:.2f} s after it was told to be dead")
+    taken = new.appeared - scene.node_and_learner_lost(killed, old[killed])
+    scene.tell(f"replacement {taken:.2f} s after it and its node were known to be lost")
     assert new.index == killed
     assert taken < REPLACED_WITHIN_SECONDS
     faults.start(site, "kubelet")
@@ -149,8 +149,8 @@ def test_a_learner_of_a_lost_node_goes_to_another_node_of_its_site(run, healed, 
         cgroups.kill(second_node.cgroup)
         wait_until("a replacement", scene.new, 90, every_seconds=0.1)
         (new,) = [story for story in scene.pods.values() if story.uid not in scene.known]
-        taken = new.appeared - scene.told_dead(moved, old)
-        scene.tell(f"replacement {taken:.2f} s after it was told to be dead")
+        taken = new.appeared - scene.node_and_learner_lost(moved, old)
+        scene.tell(f"replacement {taken:.2f} s after it and its node were known to be lost")
         assert (new.index, new.site) == (moved, site.name)
         assert taken < REPLACED_WITHIN_SECONDS
         check_fenced(scene, moved, old)

@@ -164,7 +164,7 @@ def test_a_learner_gets_the_nodes_and_gpus_of_its_pool() -> None:
     assert container["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "2", "memory": "8Gi"}
     assert spec["nodeSelector"] == {"gpu": "a100", "zone": "a"}
     assert {t["key"]: t.get("tolerationSeconds") for t in spec["tolerations"]} == {
-        "node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30, "gpu": None, "spot": None,
+        "node.kubernetes.io/not-ready": 300, "node.kubernetes.io/unreachable": 300, "gpu": None, "spot": None,
     }  # fmt: skip
     assert {"name": "DILOCO_DEVICE", "value": "cuda"} in container["env"]
 

@@ -13,7 +13,9 @@ from diloco_operator.planning.manifests.common import Home
 from diloco_operator.planning.manifests.template import patched, renamed
 from diloco_operator.planning.types import Manifest, ObjectKey
 
-TOLERATION_SECONDS = 30
+TOLERATION_SECONDS = 300
+"""A Learner that is dead is told by its heartbeats long before; one that is still heard is not to be ended for its kubelet.
+"""
 
 
 @dataclass(frozen=True)
