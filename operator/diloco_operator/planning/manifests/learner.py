@@ -14,8 +14,7 @@ from diloco_operator.planning.manifests.template import patched, renamed
 from diloco_operator.planning.types import Manifest, ObjectKey
 
 TOLERATION_SECONDS = 300
-"""A Learner that is dead is told by its heartbeats long before; one that is still heard is not to be ended for its kubelet.
-"""
+"""That a Learner is dead is told by its heartbeats long before; one that is heard is not ended for its kubelet's sake."""
 
 
 @dataclass(frozen=True)
