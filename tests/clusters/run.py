@@ -2,7 +2,8 @@
 
 Most of the tests' time is waiting for deadlines. Every session goes through the same files and takes whole ones that no
 other has taken (sharing.py), so that nothing has to be divided beforehand. Lines of running sessions carry the
-session's number; what a session says at its end, failures among it, stays together.
+session's number; what a session says at its end, failures among it, stays together. Files that measure the machine come
+last, in one session that has it for itself.
 
 Run as root: PYTHONPATH=tests python3 -m clusters.run --help
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from clusters import cli
 from clusters.layout import Layout
+from clusters.sharing import ALONE
 
 _lock = threading.Lock()
 
@@ -32,12 +34,15 @@ def main() -> int:
     arguments = options.arguments or ["tests/clusters"]
     first = Layout.from_environment().folder
     layouts = [Layout(first)] + [Layout(first.with_name(f"{first.name}-{number}")) for number in range(2, 10)]
-    layouts = layouts[: max(1, min(options.sets, num_files(arguments)))]
+    files = test_files(arguments)
+    together, alone = files - ALONE, files & ALONE
+    layouts = layouts[: max(1, min(options.sets, len(together)))]
     ours = [layout for layout in layouts if not layout.folder.exists()]
     begin = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as share:
-            codes = run(layouts, arguments, Path(share))
+            codes = run(layouts, [*arguments, "--alone=no"], Path(share)) if together or not files else []
+            codes += run(layouts[:1], [*arguments, "--alone=yes"], Path(share)) if alone else []
             for line in summary(Path(share)):
                 print(line)
     finally:
@@ -47,10 +52,10 @@ def main() -> int:
     return next((code for code in codes if code != 0), 0)
 
 
-def num_files(arguments: Sequence[str]) -> int:
-    """Test files that the arguments name."""
+def test_files(arguments: Sequence[str]) -> set[str]:
+    """Names of the test files that the arguments name."""
     paths = [path for path in (Path(argument.partition("::")[0]) for argument in arguments) if path.exists()]
-    return len({file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])})
+    return {file.name for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])}
 
 
 def summary(share: Path) -> list[str]:

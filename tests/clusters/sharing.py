@@ -15,13 +15,16 @@ LONGEST_FIRST = [
     "test_site_failures",
     "test_failures",
     "test_bad_input",
+    "test_monitoring",
+    "test_operator_release",
     "test_upgrade",
     "test_install",
     "test_operator_jobs",
     "test_train",
-    "test_operator_scale",
 ]
 """Files that a run begins with, so that none of them is what is waited for in the end."""
+ALONE = frozenset({"test_operator_scale.py"})
+"""Files whose bounds are those of the machine."""
 _taken: dict[Path, bool] = {}
 """Whether this session has taken a file, by its path."""
 _seconds: Counter[str] = Counter()
@@ -31,10 +34,15 @@ _reporters: list[pytest.TerminalReporter] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", type=Path, help="folder by which sessions agree on who runs which file")
+    parser.addoption(
+        "--alone", choices=["yes", "no"], help="only the files that have the machine for themselves, or none"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _reporters.append(config.pluginmanager.getplugin("terminalreporter"))
+    if (alone := config.getoption("alone")) is not None:
+        items[:] = [item for item in items if (item.path.name in ALONE) == (alone == "yes")]
     ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 

@@ -1,9 +1,15 @@
 """Sessions side by side: every file is run once, what they found is told together, a failure is not lost."""
 
+import os
+import subprocess
+import sys
+import time
+
 import pytest
 
 from clusters.layout import Layout
-from clusters.run import num_files, run, summary
+from clusters.run import run, summary
+from clusters.run import test_files as files_of
 
 HOOKS = "from clusters.sharing import *\n"
 TEST = """import os, pathlib, time, pytest
@@ -63,5 +69,23 @@ def test_a_failure_is_in_the_exit_code_and_in_one_piece_at_the_end(folder, capfd
 
 
 def test_files_are_counted_once(folder):
-    assert num_files([str(folder)]) == 4
-    assert num_files([f"{folder}/test_a.py::test_one", f"{folder}/test_a.py::test_two", "-k", "one"]) == 1
+    assert files_of([str(folder)]) == {"test_a.py", "test_b.py", "test_c.py", "test_d.py"}
+    assert files_of([f"{folder}/test_a.py::test_one", f"{folder}/test_a.py::test_two", "-k", "one"]) == {"test_a.py"}
+
+
+def test_what_measures_the_machine_runs_after_all_else(folder):
+    (folder / "test_operator_scale.py").write_text(TEST.format(name="scale", works="True"))
+    begun = time.time()
+    code = subprocess.run(
+        [sys.executable, "-m", "clusters.run", "--sets=2", str(folder)],
+        env=os.environ | {"CLUSTERS_DIR": str(folder.parent / "set"), "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert code.returncode == 0, code.stdout + code.stderr
+    ended = {path.stem: path.stat().st_mtime for path in folder.glob("*.log")}
+    assert min(ended.values()) > begun
+    assert max(ended, key=ended.__getitem__) == "test_operator_scale"
+    assert len(ended) == 5
+    assert len((folder / "test_operator_scale.log").read_text().splitlines()) == 1

@@ -14,7 +14,7 @@ from diloco_operator.planning.manifests.template import patched, renamed
 from diloco_operator.planning.types import Manifest, ObjectKey
 
 TOLERATION_SECONDS = 300
-"""That a Learner is dead is told by its heartbeats long before; one that is heard is not ended for its kubelet's sake."""
+"""That a Learner is dead is told by its heartbeats long before; one that is heard is left where its kubelet is away."""
 
 
 @dataclass(frozen=True)
