@@ -4,6 +4,7 @@ StorageClass `local` binds when a pod uses the claim (WaitForFirstConsumer), lik
 folders of root, as a provisioner makes them: a pod that runs as somebody else needs `fsGroup`.
 """
 
+import itertools
 import shutil
 
 from clusters.api import Api, Object
@@ -30,17 +31,21 @@ def class_objects() -> list[Object]:
 
 def provide(site: SiteLayout, node: NodeLayout, count: int, size: str = "20Gi") -> None:
     """See to it that the node has so many free volumes; released ones are emptied and offered again."""
-    api = Api(site)
-    for index in range(count):
+    api, free = Api(site), 0
+    for index in itertools.count():
+        if free == count:
+            return
         name = f"{node.name}-{index}"
         found = api.get("v1", "PersistentVolume", None, name)
-        if found and found.get("status", {}).get("phase") in ("Released", "Failed"):
+        phase = found.get("status", {}).get("phase") if found else None
+        if phase in ("Released", "Failed"):
             api.delete("v1", "PersistentVolume", None, name)
             shutil.rmtree(site.volumes / name)
             found = None
         if found is None:
             (site.volumes / name).mkdir(parents=True, exist_ok=True)
             api.apply(_volume(name, str(site.volumes / name), size, "kubernetes.io/hostname", node.name))
+        free += phase != "Bound"
 
 
 def read_only_volume(site: SiteLayout, namespace: str, claim: str, path: str) -> list[Object]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from clusters import node, workloads
+from clusters import node, storage, workloads
 from clusters.api import Api, ApiError, wait_until
 from clusters.fake_nodes import LABEL, TAINT, FakeNodes
 from clusters.pythons import PythonEnvironment
@@ -130,6 +130,7 @@ def test_fake_nodes_run_and_end_pods_on_paper(site_1, new_namespace):
 
 def test_a_claim_is_bound_by_its_first_pod_and_written_with_fs_group(hub, new_namespace):
     namespace, api = new_namespace(hub), Api(hub)
+    storage.provide(hub, hub.node(0), 1)  # jobs before may have taken all
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
