@@ -130,9 +130,14 @@ def test_on_a_node_that_is_not_ready_only_the_silent_learner_is_replaced(run, sc
     check_others(scene, killed)
 
 
-def test_a_learner_of_a_lost_node_goes_to_another_node_of_its_site(run, healed, second_node, figure):
+@pytest.fixture
+def whole_before(run, healed):
+    """All Learners have a node before there is another one."""
+    whole(run, 400)
+
+
+def test_a_learner_of_a_lost_node_goes_to_another_node_of_its_site(run, whole_before, second_node, figure):
     """Two real nodes at the site, each with kubelet, containerd and one Learner; all of one node is killed."""
-    whole(run)
     site, api = second_node.site, Api(second_node.site)
     node.taint(api, site.node(0).name, "test/full=true:NoSchedule")
     with Scene(run, JOB) as earlier:
