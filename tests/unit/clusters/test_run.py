@@ -30,7 +30,8 @@ def test_two(place):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "conftest.py").write_text(HOOKS)
@@ -78,7 +79,7 @@ def test_what_measures_the_machine_runs_after_all_else(folder):
     begun = time.time()
     code = subprocess.run(
         [sys.executable, "-m", "clusters.run", "--sets=2", str(folder)],
-        env=os.environ | {"CLUSTERS_DIR": str(folder.parent / "set"), "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"CLUSTERS_DIR": str(folder.parent / "set")},
         check=False,
         capture_output=True,
         text=True,
