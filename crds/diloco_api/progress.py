@@ -86,7 +86,7 @@ class LearnerProgress(_Model):
     """Steps left of the ramp of a replacement."""
     metrics_port: int = 0
     state_seconds: dict[LearnerState, float] = {}
-    """Cumulative seconds per state, from the Learner's monotonic clock."""
+    """Cumulative seconds per state, from the Learner's monotonic clock; states it never was in are absent."""
     bytes_up: int = 0
     bytes_down: int = 0
     digest_mismatches: int = 0

@@ -66,10 +66,14 @@ def incarnation(progress: Progress, index: int, number: int) -> LearnerProgress:
     return row
 
 
+def spent_in(state: LearnerState, learner: LearnerProgress) -> float:
+    return learner.state_seconds.get(state, 0.0)
+
+
 def passed(before: Progress, after: Progress, state: LearnerState) -> float:
     """Seconds the survivors spent in a state from the loss until the replacement trained."""
     return sum(
-        incarnation(after, index, 1).state_seconds[state] - incarnation(before, index, 1).state_seconds[state]
+        spent_in(state, incarnation(after, index, 1)) - spent_in(state, incarnation(before, index, 1))
         for index in (0, 2)
     )
 
@@ -105,7 +109,7 @@ async def test_survivors_of_a_killed_learner_wait_for_nothing_and_lose_no_step(t
     assert sorted((row.index, row.incarnation) for row in progress.learners) == [(0, 1), (1, 1), (1, 2), (2, 1)]
     survivors = [incarnation(progress, index, 1) for index in (0, 2)]
     for survivor in survivors:
-        assert survivor.state_seconds[LearnerState.SYNC_WAIT] == 0.0
+        assert spent_in(LearnerState.SYNC_WAIT, survivor) == 0.0
         assert survivor.step > incarnation(before, survivor.index, 1).step + 100, "it trained on"
         assert steps_on_tape(folder, survivor) == list(range(1, survivor.step + 1)), "no step is lost or done twice"
     waited = sum(passed(before, after, state) for state in (LearnerState.SYNC_WAIT, LearnerState.DATA_WAIT))
