@@ -21,6 +21,7 @@ from dashboards.kit import (
 from dashboards.words import COLOR_OF_STATE, NAME_OF_STATE, ONE_JOB, SHARE_STEPS, YES_NO, happened, now, state_numbers
 
 UID = "diloco-job"
+_SHARE = "percentunit"
 
 
 def build() -> builders.Dashboard:
@@ -34,7 +35,7 @@ def build() -> builders.Dashboard:
         ],
     )
     for row, panels in (
-        ("Goodput", _goodput()),
+        ("Goodput", [*_goodput(), *_goodput_over_time()]),
         ("Learners", _learners()),
         ("Outer steps", job_training.outer_steps()),
         ("Model", job_training.model()),
@@ -52,27 +53,26 @@ def build() -> builders.Dashboard:
 
 
 def _goodput() -> list[PanelBuilder]:
-    share = "percentunit"
     return [
         number(
             "Capacity goodput, 1 h",
             "Share of the wanted capacity that trained. Missing Learners count as not training.",
             Query(f"diloco:job_capacity_goodput:ratio_rate1h{{{ONE_JOB}}}"),
-            unit=share,
+            unit=_SHARE,
             steps=SHARE_STEPS,
         ),
         number(
             "Accepted goodput, 1 h",
             "Tokens merged into the model, over those undisturbed Learners would have trained.",
             Query(f"diloco:job_accepted_goodput:ratio_rate1h{{{ONE_JOB}}}"),
-            unit=share,
+            unit=_SHARE,
             steps=SHARE_STEPS,
         ),
         number(
             "Uptime, 1 h",
             "Share of time in which outer steps came within their deadline.",
             Query(f"diloco:job_uptime:ratio_rate1h{{{ONE_JOB}}}"),
-            unit=share,
+            unit=_SHARE,
             steps=SHARE_STEPS,
         ),
         number(
@@ -92,13 +92,18 @@ def _goodput() -> list[PanelBuilder]:
         number(
             "Learners wanted", "How many the job wants now.", Query(f"max(diloco_job_learners_desired{{{ONE_JOB}}})")
         ),
+    ]
+
+
+def _goodput_over_time() -> list[PanelBuilder]:
+    return [
         lines(
             "Goodput",
             "The three figures over the last five minutes at each point. None replaces another.",
             Query(f"diloco:job_capacity_goodput:ratio_rate5m{{{ONE_JOB}}}", "capacity"),
             Query(f"diloco:job_accepted_goodput:ratio_rate5m{{{ONE_JOB}}}", "accepted"),
             Query(f"diloco:job_uptime:ratio_rate5m{{{ONE_JOB}}}", "uptime"),
-            unit=share,
+            unit=_SHARE,
             colors={"capacity": GREEN, "accepted": BLUE, "uptime": YELLOW},
         ),
         lines(
@@ -109,7 +114,7 @@ def _goodput() -> list[PanelBuilder]:
                 f" / on () group_left () sum(diloco:job_wanted_seconds:rate5m{{{ONE_JOB}}})",
                 "{{state}}",
             ),
-            unit=share,
+            unit=_SHARE,
             stacked=True,
             colors=COLOR_OF_STATE,
         ),

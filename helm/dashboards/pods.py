@@ -22,6 +22,8 @@ from dashboards.words import FLEET, PAIR, now
 
 UID = "diloco-pods"
 _POD = f"{PAIR}, site, role, learner"
+_PODS = now("diloco_pod_status", FLEET, f"{_POD}, phase, reason")
+_TROUBLED = f'max by ({_POD}, phase, reason) (diloco_pod_status{{{FLEET}, phase!~"Running|Succeeded"}})'
 _PHASES = {"Running": GREEN, "Pending": YELLOW, "Succeeded": BLUE, "Failed": RED, "Unknown": GRAY}
 _NAME = "{{job_namespace}}/{{diloco_job}} {{role}} {{learner}}"
 
@@ -29,17 +31,15 @@ _NAME = "{{job_namespace}}/{{diloco_job}} {{role}} {{learner}}"
 def build() -> builders.Dashboard:
     namespaces = choice("namespace", "Namespace", "label_values(diloco_job_info, job_namespace)", everything=True)
     made = frame(UID, "Pods", __doc__, [namespaces])
-    for panel in _panels():
+    for panel in (*_now(), *_over_time()):
         made.with_panel(panel)
     return made
 
 
-def _panels() -> list[PanelBuilder]:
-    pods = now("diloco_pod_status", FLEET, f"{_POD}, phase, reason")
-    troubled = f'max by ({_POD}, phase, reason) (diloco_pod_status{{{FLEET}, phase!~"Running|Succeeded"}})'
+def _now() -> list[PanelBuilder]:
     learners = f'{FLEET}, role="learner"'
     return [
-        number("Pods", "Newest incarnations of Learners, and Synchronizers.", Query(f"count({pods})")),
+        number("Pods", "Newest incarnations of Learners, and Synchronizers.", Query(f"count({_PODS})")),
         *(
             number(
                 phase,
@@ -61,7 +61,7 @@ def _panels() -> list[PanelBuilder]:
         rows(
             "Pods that do not run",
             "Phase and reason, worst jobs first; a container's reason stands for its pod's.",
-            {" ": Query(troubled)},
+            {" ": Query(_TROUBLED)},
             keys={
                 "job_namespace": "Namespace",
                 "diloco_job": "Job",
@@ -72,10 +72,15 @@ def _panels() -> list[PanelBuilder]:
                 "reason": "Reason",
             },
         ),
+    ]
+
+
+def _over_time() -> list[PanelBuilder]:
+    return [
         lines(
             "By phase",
             "All pods.",
-            Query(f"count by (phase) ({pods})", "{{phase}}"),
+            Query(f"count by (phase) ({_PODS})", "{{phase}}"),
             stacked=True,
             colors=_PHASES,
             width=8,
@@ -83,14 +88,14 @@ def _panels() -> list[PanelBuilder]:
         lines(
             "By site",
             "Pods that are there, whatever their phase.",
-            Query(f"count by (site) ({pods})", "{{site}}"),
+            Query(f"count by (site) ({_PODS})", "{{site}}"),
             stacked=True,
             width=8,
         ),
         lines(
             "By reason",
             "Pods that do not run.",
-            Query(f"count by (reason) ({troubled})", "{{reason}}"),
+            Query(f"count by (reason) ({_TROUBLED})", "{{reason}}"),
             stacked=True,
             width=8,
         ),

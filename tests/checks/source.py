@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("crds", "operator", "trainer_image")
+SOURCE_ROOTS = ("crds", "operator", "trainer_image", "helm")
 GENERATED = ("trainer_image/diloco_trainer/wire/gen/",)
 
 
