@@ -12,6 +12,10 @@ _DCGM = {
 
 
 def outer_steps() -> list[PanelBuilder]:
+    return [*_steps(), *_contributions()]
+
+
+def _steps() -> list[PanelBuilder]:
     mean = "sum(rate({0}_sum{{{1}}}[$__rate_interval])) / (sum(rate({0}_count{{{1}}}[$__rate_interval])) > 0)"
     return [
         lines(
@@ -45,6 +49,11 @@ def outer_steps() -> list[PanelBuilder]:
             unit="s",
             width=8,
         ),
+    ]
+
+
+def _contributions() -> list[PanelBuilder]:
+    return [
         lines(
             "Staleness",
             "Outer versions the base of a merged contribution was behind, mean by site.",

@@ -11,7 +11,7 @@ _RATE = "[$__rate_interval]"
 
 def build() -> builders.Dashboard:
     made = frame(UID, "Operator", __doc__, [])
-    for row, panels in (("Now", _now()), ("Passes", _passes()), ("Watches and requests", _watches())):
+    for row, panels in (("Now", [*_now(), *_processes()]), ("Passes", _passes()), ("Watches and requests", _watches())):
         made.with_row(builders.Row(row))
         for panel in panels:
             made.with_panel(panel)
@@ -53,6 +53,11 @@ def _now() -> list[PanelBuilder]:
             unit="s",
             steps=((None, GREEN), (600, ORANGE), (900, RED)),
         ),
+    ]
+
+
+def _processes() -> list[PanelBuilder]:
+    return [
         states(
             "Who holds the Lease",
             "By pod.",

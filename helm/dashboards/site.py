@@ -30,7 +30,11 @@ def build() -> builders.Dashboard:
             choice("site", "Site", 'label_values(diloco_site_reachable{job_namespace=~"$namespace"}, site)'),
         ],
     )
-    for row, panels in (("Reachability", _reach()), ("API server", _requests()), ("Learners", _learners())):
+    for row, panels in (
+        ("Reachability", [*_reach(), _reach_over_time()]),
+        ("API server", _requests()),
+        ("Learners", _learners()),
+    ):
         made.with_row(builders.Row(row))
         for panel in panels:
             made.with_panel(panel)
@@ -80,15 +84,18 @@ def _reach() -> list[PanelBuilder]:
             Query(f"sum(rate(diloco_sync_bytes_total{{{ONE_SITE}}}[5m]))"),
             unit="Bps",
         ),
-        states(
-            "Reachable, by job",
-            "As each job's passes found it.",
-            Query(now("diloco_site_reachable", ONE_SITE, PAIR), _NAME),
-            names=YES_NO,
-            width=24,
-            height=5,
-        ),
     ]
+
+
+def _reach_over_time() -> PanelBuilder:
+    return states(
+        "Reachable, by job",
+        "As each job's passes found it.",
+        Query(now("diloco_site_reachable", ONE_SITE, PAIR), _NAME),
+        names=YES_NO,
+        width=24,
+        height=5,
+    )
 
 
 def _requests() -> list[PanelBuilder]:
