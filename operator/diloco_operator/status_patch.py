@@ -1,11 +1,16 @@
-"""The patch from one status to the next, and whether the server has kept what was sent. Knows nothing of its fields."""
+"""The patch from one status to the next, and whether the server has kept what was sent.
 
-from collections.abc import Iterator
+Knows of its fields only which rows of which lists are the same one, from the schema.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
+from diloco_api.crd import build_schema
 from diloco_operator.api import Document
 
-_ROW_KEYS = ("index", "type", "name")
+_KEYS = "x-kubernetes-list-map-keys"
 
 
 def merge_patch(stored: Document, before: Document, wanted: Document) -> Document:
@@ -21,32 +26,41 @@ def merge_patch(stored: Document, before: Document, wanted: Document) -> Documen
             if inner:
                 patch[name] = inner
         else:
-            whole = _with_unknown(held, known, value)
+            whole = _with_unknown(held, known, value, name)
             if name not in stored or held != whole:
                 patch[name] = whole
     return patch
 
 
-def _with_unknown(held: Any, before: Any, wanted: Any) -> Any:
+def _with_unknown(held: Any, before: Any, wanted: Any, field: str) -> Any:
     """`wanted`, and of what the server holds what is not known here: it was not in `before`, as we had read that."""
     if isinstance(wanted, dict) and isinstance(held, dict) and isinstance(before, dict):
         unknown = {name: value for name, value in held.items() if name not in before and name not in wanted}
         return unknown | {
-            name: _with_unknown(held.get(name), before.get(name), value) for name, value in wanted.items()
+            name: _with_unknown(held.get(name), before.get(name), value, name) for name, value in wanted.items()
         }
-    if isinstance(wanted, list) and isinstance(held, list) and isinstance(before, list):
-        rows, known = _by_key(held), _by_key(before)
-        return [_with_unknown(rows.get(_key(row)), known.get(_key(row)), row) for row in wanted]
+    keys = row_keys().get(field)
+    if keys and isinstance(wanted, list) and isinstance(held, list) and isinstance(before, list):
+        rows, known = ({_key(row, keys): row for row in listed} for listed in (held, before))
+        return [_with_unknown(rows.get(_key(row, keys)), known.get(_key(row, keys)), row, field) for row in wanted]
     return wanted
 
 
-def _by_key(rows: list[Any]) -> dict[object, Any]:
-    return {key: row for row in rows if (key := _key(row)) is not None}
+def _key(row: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in keys)
 
 
-def _key(row: Any) -> object:
-    """Which row of a list it is: see the CRD's list-map keys."""
-    return next((row[name] for name in _ROW_KEYS if name in row), None) if isinstance(row, dict) else None
+@cache
+def row_keys() -> Mapping[str, tuple[str, ...]]:
+    """Of every list of rows in the status, by its name: the fields that tell which row it is."""
+    return dict(_listed(build_schema()["properties"]["status"]))
+
+
+def _listed(schema: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, child in schema.get("properties", {}).items():
+        if _KEYS in child:
+            yield name, tuple(child[_KEYS])
+        yield from _listed(child.get("items", child))
 
 
 def missing(wanted: Any, held: Any, path: str = "status") -> Iterator[str]:
