@@ -115,7 +115,10 @@ _OF_OPERATOR: tuple[_Row, ...] = (
         "Seconds of wanted Learners, every one in exactly one state. The base of goodput.",
     ),
     ("diloco_learner_weight", _GAUGE, (*JOB, "learner", "device"), "Devices of a wanted Learner; 1 on the CPU."),
-    ("diloco_job_wanted_seconds_total", _COUNTER, JOB, "Seconds of wanted Learners times their weight."),
+    (
+        "diloco_job_wanted_seconds_total", _COUNTER, JOB,
+        "Seconds of wanted Learners times their weight: those of which it is known what went into them.",
+    ),
     (
         "diloco_job_window_seconds_total", _COUNTER, JOB,
         "Seconds the job was to run: stopped and suspended time is not in.",

@@ -28,6 +28,7 @@ _RESTARTS, _RELOCATIONS = "diloco_learner_restarts_total", "diloco_learner_reloc
 _HELD_BACK = frozenset(
     {
         "diloco_learner_state_seconds_total",
+        "diloco_job_wanted_seconds_total",
         "diloco_job_uptime_seconds_total",
         "diloco_job_accepted_tokens_total",
     }

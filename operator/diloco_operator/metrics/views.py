@@ -30,7 +30,7 @@ def figures(done: Pass, expiries: Mapping[str, float]) -> Figures:
     for name, labels, value in (
         *_of_job(done, status),
         *_of_learners(done, rows),
-        *_of_goodput(status),
+        *_of_goodput(done, status),
         *_of_pods(done),
         *_of_sites(done, status),
         *(("diloco_credentials_expiry_timestamp_seconds", (site,), at) for site, at in expiries.items()),
@@ -76,14 +76,21 @@ def _of_learners(done: Pass, rows: Mapping[int, LearnerStatus | None]) -> Iterat
         yield "diloco_learner_weight", (str(index), counts.device), float(counts.devices)
 
 
-def _of_goodput(status: JobStatus) -> Iterator[_Sample]:
+def _of_goodput(done: Pass, status: JobStatus) -> Iterator[_Sample]:
+    """Wanted seconds as far as it is known what went into them: in any window states are parts of these, never more."""
     goodput = status.goodput
     for row in goodput.learner_times:
         for state in GoodputState:  # also at zero: `rate` does not see what a series has when it appears
             milliseconds = row.milliseconds.get(state.value, 0)
             yield "diloco_learner_state_seconds_total", (row.site, str(row.index), state.value), milliseconds / 1000
+    if goodput.wanted_seconds:
+        rows = {row.index: row for row in status.learner_statuses}
+        still_open = sum(
+            row.open_milliseconds * weight(done.job, rows.get(row.index), on_clusters=True).devices / 1000
+            for row in goodput.heard_times
+        )
+        yield "diloco_job_wanted_seconds_total", (), float(goodput.wanted_seconds) - still_open
     for name, text in (
-        ("diloco_job_wanted_seconds_total", goodput.wanted_seconds),
         ("diloco_job_window_seconds_total", goodput.window_seconds),
         ("diloco_job_uptime_seconds_total", goodput.uptime_seconds),
         ("diloco_job_ideal_tokens_per_second", goodput.ideal_tokens_per_second),

@@ -176,6 +176,23 @@ def test_counters_go_on_where_they_were_when_the_operator_is_started_anew() -> N
         assert all(after[labels] >= value for labels, value in before[name].items())
 
 
+def test_wanted_seconds_are_those_of_all_states_at_every_scrape() -> None:
+    exposed = Exposed()
+    fleet = counting(running_fleet())
+    told = []
+    for number in range(40):
+        if not 10 <= number < 30:  # unheard meanwhile: its time is told afterwards
+            fleet.beat()
+        exposed.step(fleet)
+        states = exposed.values("diloco_learner_state_seconds_total")
+        wanted = sum(exposed.values("diloco_job_wanted_seconds_total").values())
+        assert wanted == pytest.approx(
+            sum(seconds for labels, seconds in states.items() if labels[-1] != GoodputState.EXCLUDED), abs=1e-6
+        )
+        told.append(wanted)
+    assert told[29] - told[10] < 10 < told[39] - told[29], "what was open was told in the end"
+
+
 def test_counters_do_not_go_back_while_the_synchronizer_is_away() -> None:
     exposed = Exposed()
     fleet = counting(running_fleet())
