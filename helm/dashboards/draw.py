@@ -168,9 +168,9 @@ def _legend(axes: Axes, entries: Sequence[tuple[str, str]]) -> None:
 def _columns(axes: Axes, entries: Sequence[tuple[str, str]]) -> int:
     """How many names fit side by side."""
     longest = max((len(name) for name, _ in entries), default=1)
-    figure = axes.get_figure()
+    figure = axes.get_figure(root=True)
     assert figure is not None
-    inches = axes.get_position().width * figure.get_size_inches()[0]  # type: ignore[union-attr]
+    inches = axes.get_position().width * figure.get_size_inches()[0]
     return max(1, int(inches / (0.055 * longest + 0.25)))
 
 

@@ -58,7 +58,8 @@ def answers(prometheus: Prometheus, expression: str, start: int) -> list[dict[st
     parameters = {
         "query": filled(expression), "start": str(start + 600), "end": str(start + 60 * made_up.MINUTES), "step": "15",
     }  # fmt: skip
-    return prometheus.ask("query_range", parameters)["result"]  # type: ignore[no-any-return]
+    found: list[dict[str, Any]] = prometheus.ask("query_range", parameters)["result"]
+    return found
 
 
 def test_every_rule_records_something(hour: tuple[Prometheus, int]) -> None:

@@ -94,14 +94,16 @@ class Prometheus:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Pending and firing ones."""
-        return self.ask("alerts", {})["alerts"]  # type: ignore[no-any-return]
+        found: list[dict[str, Any]] = self.ask("alerts", {})["alerts"]
+        return found
 
     def firing(self, alert: str) -> list[dict[str, Any]]:
         return [one for one in self.alerts() if one["labels"]["alertname"] == alert and one["state"] == "firing"]
 
     def targets(self) -> list[dict[str, Any]]:
         """What is scraped."""
-        return self.ask("targets", {"state": "active"})["activeTargets"]  # type: ignore[no-any-return]
+        found: list[dict[str, Any]] = self.ask("targets", {"state": "active"})["activeTargets"]
+        return found
 
     def log(self) -> str:
         return (self._folder / "prometheus.log").read_text(errors="replace")
