@@ -65,7 +65,8 @@ def goodput_status(before: GoodputStatus, progress: Progress | None, step_tokens
         known = books.get(index, Book())
         look = Look(
             period.before.get(index), period.after.get(index), heard.get(index, ()), progress is not None,
-            round(1000 * period.heartbeat_seconds), round(1000 * (period.now % 1.0)), period.final,
+            round(1000 * period.heartbeat_seconds), 0 if period.final else round(1000 * (period.now % 1.0)),
+            period.final,
         )  # fmt: skip
         here = passed if index in period.wanted else Passed()
         new[index] = account(known, look, here)
@@ -115,10 +116,11 @@ def _written(
         return before.model_copy(update=counted)
     capacity = _share(totals.training, totals.wanted)
     shares = {"capacity": _text(capacity), "uptime": _text(_share(totals.uptime, totals.window))}
-    if progress is not None and capacity:
+    if progress is not None and capacity is not None:
         possible = possible_tokens(progress, step_tokens, totals.training, period)
         shares["accepted"] = _text(_share(progress.tokens.merged * capacity, possible))
-        shares["ideal_tokens_per_second"] = f"{possible / totals.training:.6g}"
+        if totals.training > 0:
+            shares["ideal_tokens_per_second"] = f"{possible / totals.training:.6g}"
     return before.model_copy(update={**counted, **shares})
 
 
@@ -164,14 +166,17 @@ def read_books(status: GoodputStatus, wanted: frozenset[int]) -> dict[int, Book]
 
 
 def _passed(before: GoodputStatus, progress: Progress | None, period: Period) -> Passed:
-    """The window is at least as long as the job was served."""
+    """Whole seconds, as their end is written, but for the last ones. The window is at least as long as the job was
+    served.
+    """
     since = 0
     if before.accounted_time is not None:
-        since = max(0, int(period.now) - int(to_seconds(before.accounted_time)))  # whole seconds, as it is written
+        until = period.now if period.final else int(period.now)
+        since = max(0, round(1000 * (until - to_seconds(before.accounted_time))))
     seen = since if period.running else 0
     served = max(progress.total_served_seconds, progress.uptime_seconds) if progress else 0.0
-    unwritten = max(0.0, served - _seconds(before.window_seconds) - seen)
-    return Passed(1000 * seen, round(1000 * unwritten), 1000 * (since if period.excluded else 0))
+    unwritten = max(0, round(1000 * (served - _seconds(before.window_seconds))) - seen)
+    return Passed(seen, unwritten, since if period.excluded else 0)
 
 
 def _wanted_before(before: GoodputStatus, period: Period) -> float:

@@ -36,6 +36,7 @@ def progress(learners: list[tuple[float, float]], **fields: object) -> Progress:
     ).model_copy(update=fields)  # fmt: skip
 
 
+ENDED = {0: LearnerStatus.model_validate({"index": 0, **ROW, "state": "Succeeded"})}
 BEGUN = GoodputStatus(accounted_time=to_text(NOW))
 
 
@@ -109,10 +110,24 @@ def test_what_a_killed_operator_has_not_written_is_made_up_for_by_what_synchroni
     assert float(again.window_seconds) == 97
 
 
+def test_the_last_second_of_a_run_counts_as_far_as_it_went() -> None:
+    heard = progress([(0.6, 0.01), (0.6, 0.01)], tokens=TokenTotals(merged=1200))
+    for learner in heard.learners:
+        learner.state = LearnerState.DRAIN
+    found = goodput_status(BEGUN, heard, STEP_TOKENS, period(NOW + 0.8, final=True))
+    assert (found.capacity, found.accepted, found.wanted_seconds) == ("0.7500", "0.7500", "1.600")
+
+
 def test_only_learners_that_were_wanted_are_counted() -> None:
     found = goodput_status(BEGUN, None, STEP_TOKENS, period(NOW + 10, 3, wanted=frozenset({0, 1})))
     assert float(found.wanted_seconds) == 20
     assert {row.index for row in found.heard_times} == {0, 1}
+
+
+def test_where_no_time_is_left_for_what_was_trained_nothing_was_accepted_in_time() -> None:
+    found = goodput_status(BEGUN, progress([(0.6, 0.01)], tokens=TokenTotals(merged=600)), STEP_TOKENS, period(
+        NOW + 9, 1, before=ENDED, after=ENDED))  # fmt: skip
+    assert (found.capacity, found.accepted) == ("0.0000", "0.0000")
 
 
 def test_before_anything_was_trained_there_is_no_share_of_it() -> None:
