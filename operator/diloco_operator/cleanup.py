@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kubeconfig = options.kubeconfig
         credentials = in_cluster_credentials() if kubeconfig is None else from_kubeconfig_file(kubeconfig)
         return asyncio.run(run(options, credentials))
-    except (ApiError, KubeconfigRefused, OSError) as error:
+    except (ApiError, KubeconfigRefused) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -123,8 +123,12 @@ def parse_kubeconfig(text: bytes | str) -> ClusterCredentials:
 
 
 def from_kubeconfig_file(path: Path) -> ClusterCredentials:
-    """The same strict model for a file the operator's own user named. OSError when it cannot be read."""
-    return parse_kubeconfig(path.read_bytes())
+    """The same strict model for a file the operator's own user named."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise KubeconfigRefused("Unreadable", f"{path}: {error.strerror}") from error
+    return parse_kubeconfig(text)
 
 
 def in_cluster_credentials(

@@ -263,6 +263,14 @@ def test_an_administrators_file_is_held_to_the_same_model(tmp_path: Path) -> Non
         from_kubeconfig_file(file)
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(KubeconfigRefused) as refused:
+        from_kubeconfig_file(tmp_path / "nowhere")
+    assert (refused.value.reason, str(refused.value)) == (
+        "Unreadable", f"{tmp_path}/nowhere: No such file or directory",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("host", "server"), [("10.96.0.1", "10.96.0.1"), ("fd00::1", "[fd00::1]")])
 def test_a_pod_finds_its_own_credentials(tmp_path: Path, host: str, server: str) -> None:
     (tmp_path / "ca.crt").write_text(OURS.pem)
