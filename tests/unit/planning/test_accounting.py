@@ -288,3 +288,13 @@ def test_a_log_that_is_replayed_gives_the_same(
     for _, progress, period in ledger.log:
         status = goodput_status(status, progress, STEP_TOKENS, period)
     assert status == ledger.status
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["away still", "moved"])
+def test_the_time_of_a_learner_whose_site_and_self_are_unheard_is_that_of_its_site(moved: bool) -> None:
+    row = {"index": 0, "site": "far", "pod_name": "p", "incarnation": 1, "state": LearnerPhase.UNKNOWN.value}
+    before = LearnerStatus.model_validate(row)
+    new = {"site": "near", "incarnation": 2, "state": LearnerPhase.PENDING.value}
+    after = LearnerStatus.model_validate(row | new) if moved else before
+    look = Look(before, after, (), answered=True, heartbeat_ms=round(1000 * HEARTBEAT))
+    assert account(Book(), look, Passed(seen_ms=7000)).booked == {("far", GoodputState.SITE_UNREACHABLE.value): 7000}
