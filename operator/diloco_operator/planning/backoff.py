@@ -1,5 +1,6 @@
 """How long a Learner that failed waits for its next incarnation (0, 10, 20, 40 ... s, at most 6 minutes).
 
+One that was at work and was taken away by somebody else has not failed: the next one does not wait (`learners`).
 The jitter comes from a hash of who waits, so that a repeated decision is the same one and several Learners that failed
 together do not start together.
 """

@@ -27,6 +27,8 @@ USER_MISTAKES = frozenset(
 """Exit codes that starting again does not mend."""
 FATAL = USER_MISTAKES | {ExitCode.INCOMPATIBLE}
 DISRUPTIONS = frozenset({"DisruptionTarget", "Evicted", "NodeShutdown", "Terminated", "NodeLost"})
+BY_KUBELET = "TerminationByKubelet"
+"""A node that runs out of something would get the same pod again at once."""
 PLACEMENTS = frozenset({"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "UnsupportedPodLevelResources"})
 
 
@@ -55,11 +57,14 @@ class FailureClass(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an end means. `counts`: against the restart budget."""
+    """What an end means."""
 
     kind: FailureClass
     counts: bool
+    """Against the restart budget."""
     message: str = ""
+    taken: bool = False
+    """By somebody else: no fault of the Learner's, so if it was at work the next one need not wait."""
 
 
 def classify(pod: PodView, phase: Phase | None) -> Verdict:
@@ -68,7 +73,8 @@ def classify(pod: PodView, phase: Phase | None) -> Verdict:
     if ended.exit_code == ExitCode.COMPLETE and pod.phase == "Succeeded":
         return _ended_well(phase)
     if pod.pod_reason in DISRUPTIONS:
-        return Verdict(FailureClass.DISRUPTION, False, pod.disruption or pod.pod_reason)
+        under_pressure = pod.pod_reason == "Evicted" or pod.disruption == BY_KUBELET
+        return Verdict(FailureClass.DISRUPTION, False, pod.disruption or pod.pod_reason, taken=not under_pressure)
     if pod.pod_reason in PLACEMENTS or pod.pod_reason.startswith("OutOf"):
         return Verdict(FailureClass.PLACEMENT, False, pod.pod_reason)
     if ended.reason == "OOMKilled":

@@ -84,7 +84,7 @@ def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) 
     if pod.deleting and not (pod.node_silent and _is_heard(row, around)):
         ran = pod.age_seconds if pod.phase == "Running" else 0.0
         text = "its pod is being deleted" + (f": {pod.disruption}" if pod.disruption else "")
-        return _failed(row, Verdict(FailureClass.DISRUPTION, False, text), ran, around)
+        return _failed(row, Verdict(FailureClass.DISRUPTION, False, text, taken=True), ran, around)
     return _seen(row, pod, around)
 
 
@@ -139,7 +139,7 @@ def _unseen(row: LearnerStatus, site: SiteView, around: Surroundings) -> Outcome
     if row.reason == CREATING and heard(row, around.progress) is None:
         return Outcome(row)
     ran = around.now - to_seconds(row.running_since) if row.running_since else 0.0
-    return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished"), ran, around)
+    return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished", taken=True), ran, around)
 
 
 def _refused(reason: str) -> FailureClass:
@@ -177,6 +177,8 @@ def _failed(
     failures = failures_in_a_row(row.failures, healthy_seconds, around.policy)
     parked = counted > around.max_restarts
     wait = backoff_seconds(failures, f"{around.job.metadata.uid}/{row.index}/{row.incarnation}", around.policy)
+    if verdict.taken and row.running_since:
+        failures, wait = failures - 1, 0.0
     update = {
         "state": (LearnerPhase.PARKED if parked else LearnerPhase.BACK_OFF).value,
         "reason": reason or verdict.kind.value,
@@ -228,7 +230,7 @@ def _on_a_silent_node(row: LearnerStatus, pod: PodView, known: LearnerProgress |
     silent = pod.age_seconds if known is None else known.heartbeat_age_seconds
     if min(silent, around.progress.served_seconds) < patience:
         return Outcome(row)
-    verdict = Verdict(FailureClass.NODE_LOST, False, "neither its node nor itself is heard")
+    verdict = Verdict(FailureClass.NODE_LOST, False, "neither its node nor itself is heard", taken=True)
     return _failed(row, verdict, pod.age_seconds - silent, around)
 
 

@@ -429,15 +429,56 @@ def test_a_long_healthy_run_resets_the_back_off_however_it_ended(how: str) -> No
     world.step()
     assert len(world.created) == before + (0 if how == "stalled" else 1)
     assert world.row(1)[1] == pod.incarnation + 1
-    assert next(row.failures for row in world.job.status.learner_statuses if row.index == 1) == 1
+    assert failures_of(world, 1) == (1 if how == "stalled" else 0)
 
 
-def test_a_learner_that_was_lost_soon_keeps_its_back_off_whatever_became_of_its_pod() -> None:
+def failures_of(world: World, index: int) -> int:
+    return next(row.failures for row in world.job.status.learner_statuses if row.index == index)
+
+
+@pytest.mark.parametrize("how", ["vanished", "deleted", "preempted"])
+def test_a_learner_at_work_that_is_taken_away_again_and_again_is_replaced_at_once(how: str) -> None:
     world = running_world()
-    for expected in (1, 2, 3):
-        del world.pods[world.learner(1).name]
+    for _ in range(4):
+        take_away(world, how)
+        before = len(world.created)
+        world.step()
+        assert len(world.created) == before + 1
+        assert failures_of(world, 1) == 0
         world.settle(60)
-        assert next(row.failures for row in world.job.status.learner_statuses if row.index == 1) == expected
+        assert world.row(1)[0] == "Running"
+
+
+@pytest.mark.parametrize("how", ["deleted", "preempted", "out of memory"])
+def test_one_that_is_taken_away_before_it_was_at_work_waits_for_the_next(how: str) -> None:
+    """And one that a node had no room for: it would be given the same pod at once."""
+    world = running_world()
+    if how != "out of memory":
+        world.finish(world.learner(1), 1)
+        world.step()
+    take_away(world, how)
+    world.step()
+    if how == "out of memory":
+        world.settle(60)
+        take_away(world, how)
+        world.step()
+    assert failures_of(world, 1) == 2
+    assert world.row(1)[0] == "BackOff"
+
+
+def take_away(world: World, how: str) -> None:
+    pod = world.learner(1)
+    match how:
+        case "vanished":
+            del world.pods[pod.name]
+        case "deleted":
+            world.change(pod, deleting=True, delete_by=world.now + 30)
+        case "preempted":
+            world.finish(pod, 137)
+            world.change(pod, pod_reason="DisruptionTarget", disruption="PreemptionByScheduler")
+        case _:
+            world.finish(pod, 137)
+            world.change(pod, pod_reason="DisruptionTarget", disruption="TerminationByKubelet")
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------
