@@ -222,6 +222,11 @@ SITE_CONDITION_REASONS: Mapping[SiteConditionType, _Reasons] = {
                 Reason.POD_SECURITY_DENIED,
                 Reason.IMAGE_PULL_FAILED,
                 Reason.CONFIG_ERROR,
+                Reason.DNS_FAILURE,
+                Reason.TCP_FAILURE,
+                Reason.TLS_FAILURE,
+                Reason.AUTH_FAILURE,
+                Reason.HEARTBEATS_STALE,
             }
         ),
     ),

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from diloco_api.progress import LearnerProgress, Phase, Progress
-from diloco_api.states import ConditionType, LearnerPhase, Reason
+from diloco_api.states import ConditionType, LearnerPhase, Reason, SiteConditionType
 from diloco_api.status import JobStatus, LearnerStatus
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.planning.backoff import backoff_seconds, failures_in_a_row
 from diloco_operator.planning.classify import FailureClass, Verdict, classify
 from diloco_operator.planning.clock import to_seconds, to_text
+from diloco_operator.planning.conditions import find
 from diloco_operator.planning.incarnations import CREATING
 from diloco_operator.planning.redact import redacted
 from diloco_operator.planning.rows import ACTIVE, SITE_SILENT, heard, stopped_row, waits_for_a_site
@@ -213,7 +214,8 @@ def _seen(row: LearnerStatus, pod: PodView, around: Surroundings) -> Outcome:
     patience = around.policy.timeouts.stall_timeout_seconds
     silent = pod.age_seconds if known is None else known.heartbeat_age_seconds
     if around.progress is not None and silent >= patience and around.progress.served_seconds >= patience:
-        return _stalled(row, pod.age_seconds - silent, around)
+        cut_off = _cut_off(row, around) if known is None else None
+        return cut_off or _stalled(row, pod.age_seconds - silent, around)
     if known is None:
         return Outcome(_state(row, LearnerPhase.STARTING, "", ""))
     if known.gone:  # on its way out, or given up and not long enough silent
@@ -248,6 +250,16 @@ def _stuck(row: LearnerStatus, pod: PodView, known: LearnerProgress, around: Sur
         return None
     text = f"heard, but without a step for longer than {patience:.0f} s"
     return _failed(row, Verdict(FailureClass.STALLED, True, text), pod.age_seconds - stepless, around)
+
+
+def _cut_off(row: LearnerStatus, around: Surroundings) -> Outcome | None:
+    """Never heard, and its site is known not to reach the Synchronizer: not its fault, and no place to start again."""
+    site = around.sites.get(row.site)
+    way = find(site.row.conditions, SiteConditionType.SYNCHRONIZER_REACHABLE) if site is not None else None
+    if way is None or way.status != "False":
+        return None
+    text = f"Learners do not reach the Synchronizer: {way.message}" if way.message else "no Learner was ever heard"
+    return Outcome(waits_for_a_site(row, way.reason, text), mark=Mark(row.site, row.pool, Reason(way.reason), text))
 
 
 def _stalled(row: LearnerStatus, healthy_seconds: float, around: Surroundings) -> Outcome:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from diloco_api.states import Reason, SiteConditionType
+from diloco_api.states import SITE_CONDITION_REASONS, Reason, SiteConditionType
 from diloco_api.status import Condition, SiteStatus
 from diloco_operator.planning.clock import to_seconds, to_text
 from diloco_operator.planning.conditions import Conditions, find, is_true, with_site_condition
@@ -50,6 +50,7 @@ REFUSED = {
 }
 """Reasons of refusals that any Learner would meet there, and what they are called at the site."""
 _AT_CREATION = frozenset(REFUSED.values()) - {Reason.CONFIG_ERROR}
+_CUT_OFF = SITE_CONDITION_REASONS[SiteConditionType.SYNCHRONIZER_REACHABLE][1]
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,10 @@ def _forgiven(state: SiteState, moment: SiteMoment) -> SiteState:
         if over:
             state = replace(state, row=state.row.model_copy(update={"full_pools": [], "not_before": None}))
         return _with_eligible(state, "True", Reason.OK, "", moment)
-    proven = any(_proves(pod, eligible, moment.now) for pod in state.view.pods if pod.role == "learner")
+    if Reason(eligible.reason) in _CUT_OFF:  # that a pod runs says nothing of that
+        proven = is_true(state.row.conditions, SiteConditionType.SYNCHRONIZER_REACHABLE)
+    else:
+        proven = any(_proves(pod, eligible, moment.now) for pod in state.view.pods if pod.role == "learner")
     if proven or _is_forgotten(state, moment) or (eligible.reason == Reason.COOLING_DOWN and over):
         row = state.row.model_copy(update={"full_pools": [], "not_before": None})
         return _with_eligible(replace(state, row=row), "True", Reason.OK, "", moment)

@@ -87,7 +87,7 @@ def start_due(
 def _spot(openings: Openings, rows: Rows, row: LearnerStatus | None, moving: bool) -> Spot | None:
     """Of the others; a site that is tried again has no second Learner on its way."""
     others = {index: other for index, other in rows.items() if row is None or index != row.index}
-    busy = {other.site for other in others.values() if other.state == LearnerPhase.PENDING}
+    busy = {other.site for other in others.values() if other.state in (LearnerPhase.PENDING, LearnerPhase.STARTING)}
     rooms = [room for room in openings.rooms if not (room.probing and room.name in busy)]
     if row is None or not moving:
         return choose(rooms, _load(others), row.site if row else None)

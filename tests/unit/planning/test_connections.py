@@ -55,6 +55,48 @@ def test_learners_that_have_never_been_heard_say_it_too() -> None:
         assert "sync.example.com:443" in message(fleet, site)
 
 
+def test_learners_that_never_reach_the_synchronizer_from_their_site_move_and_it_is_not_their_fault() -> None:
+    fleet = Fleet()
+    fleet.settle(3)
+    fleet.serve()
+    cluster = fleet.clusters["site-2"]
+    cluster.cut = True
+    fleet.settle(3)
+    cluster.logs = dict.fromkeys(cluster.pods, TCP)
+    fleet.pass_time(590, every=5)
+    assert set(fleet.where().values()) == {"site-1", "site-2"}, "it may be mended"
+    fleet.pass_time(60, every=5)
+    assert set(fleet.where().values()) == {"site-1"}
+    assert fleet.site_condition("site-2", "Eligible") == ("False", "TCPFailure")
+    assert [fleet.row(index).restarts_counted for index in range(4)] == [0] * 4
+    fleet.pass_time(300, every=5)
+    assert fleet.site_condition("site-2", "Eligible") == ("False", "TCPFailure"), "nothing has proved the contrary"
+
+
+def test_where_there_is_no_other_place_the_site_is_tried_with_one_learner_at_a_time() -> None:
+    fleet = Fleet()
+    fleet.settle(3)
+    fleet.serve()
+    for cluster in fleet.clusters.values():
+        cluster.cut = True
+    fleet.settle(3)
+    for _ in range(300):
+        for cluster in fleet.clusters.values():
+            cluster.logs = dict.fromkeys(cluster.pods, TCP)
+        fleet.run_all()
+        fleet.pass_time(5, every=5)
+    states = sorted(fleet.row(index).state for index in range(4))
+    assert states == ["BackOff", "BackOff", "Starting", "Starting"], "one at each site"
+    assert [fleet.row(index).restarts_counted for index in range(4)] == [0] * 4
+    for cluster in fleet.clusters.values():
+        cluster.cut = False
+    for _ in range(10):
+        fleet.run_all()
+        fleet.pass_time(10, every=5)
+    assert [fleet.row(index).state for index in range(4)] == ["Running"] * 4
+    assert fleet.site_condition("site-2", "Eligible") == ("True", "Ok")
+
+
 def test_logs_are_read_only_while_a_site_is_silent_and_seldom() -> None:
     fleet = running_fleet()
     fleet.pass_time(300)
