@@ -45,11 +45,12 @@ class OperatorProcess:
         wait_until("the operator to be active", lambda: self.ask("readyz") == "active\n", 30)
 
     def ask(self, path: str) -> str:
-        """Text of one of its health pages, empty when it does not answer."""
+        """Text of one of its health pages, or of `metrics`; empty when it does not answer."""
+        port = self._metrics_port if path == "metrics" else self._health_port
 
         def get() -> str:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self._health_port}/{path}", timeout=2) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
                     return str(answer.read().decode())
             except (OSError, urllib.error.URLError):
                 return ""
