@@ -309,6 +309,15 @@ def test_starting_again_after_a_suspension_is_no_stall(tmp_path: Path) -> None:
     play(rendered(), series, expected, tmp_path)
 
 
+def test_failures_of_many_kinds_are_flapping_though_each_is_the_first_of_its_kind(tmp_path: Path) -> None:
+    series = dict(RUNS)
+    for minute, reason in ((40, "Error"), (44, "OutOfMemory"), (48, "Stalled"), (52, "DeviceFailed")):
+        labels = f'{AT_A},reason="{reason}",counted="true"'
+        series |= job("diloco_learner_restarts_total", f"_x{minute} 1x400", labels)
+    expected = [Firing("25m", "DiLoCoLearnerFlapping", []), Firing("28m", "DiLoCoLearnerFlapping", [SITE])]
+    play(rendered(), series, [*expected, Firing("1h40m", "DiLoCoLearnerFlapping", [])], tmp_path)
+
+
 def test_what_a_job_restarts_by_its_own_wish_is_no_flapping(tmp_path: Path) -> None:
     series = RUNS | job("diloco_learner_restarts_total", "0+1x100", f'{AT_A},reason="Preempted",counted="false"')
     play(rendered(), series, [Firing("40m", "DiLoCoLearnerFlapping", [])], tmp_path)
