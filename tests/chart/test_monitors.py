@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jsonschema
 import pytest
 
 from chart.belonging import selects
@@ -10,36 +9,10 @@ from chart.rendering import OPERATOR, Refused, of_kind, pods_of, render, run_hel
 from chart.variants import MONITORING, NAMESPACES, OPERATOR_VARIANTS, Values
 from diloco_api.names import LABEL_ROLE, Role
 from fakes.fleet import POLICY, Fleet, fleet_job
+from monitoring.definitions import breaches
 
 KINDS = ("ServiceMonitor", "PodMonitor")
 ENDPOINTS = {"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"}
-_WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
-_RELABELING = {
-    "type": "object", "additionalProperties": False,
-    "properties": {"sourceLabels": {"type": "array"}, "separator": {}, "targetLabel": {"type": "string"},
-                   "regex": {"type": "string"}, "modulus": {}, "replacement": {"type": "string"},
-                   "action": {"enum": ["replace", "keep", "drop", "labelmap", "labeldrop", "labelkeep"]}},
-}  # fmt: skip
-_ENDPOINT = {
-    "type": "object", "additionalProperties": False, "required": ["port"],
-    "properties": {"port": {"type": "string"}, "honorLabels": {"type": "boolean"},
-                   "interval": {"pattern": "^[0-9]+(ms|s|m|h)$"}, "scrapeTimeout": {"pattern": "^[0-9]+(ms|s|m|h)$"},
-                   "relabelings": {"type": "array", "items": _RELABELING},
-                   "metricRelabelings": {"type": "array", "items": _RELABELING}},
-}  # fmt: skip
-_NAMESPACES = {"oneOf": [{"properties": {"any": {"const": True}}, "required": ["any"], "additionalProperties": False},
-                         {"properties": {"matchNames": {"type": "array", "items": {"type": "string"}, "minItems": 1}},
-                          "required": ["matchNames"], "additionalProperties": False}]}  # fmt: skip
-
-
-def shape(kind: str) -> dict[str, Any]:
-    """As far as the chart uses it, from the documentation of monitoring.coreos.com/v1."""
-    selector = {"type": "object", "properties": {"matchLabels": _WORDS}, "additionalProperties": False}
-    endpoints = {"type": "array", "minItems": 1, "items": _ENDPOINT}
-    return {
-        "type": "object", "additionalProperties": False, "required": ["selector", ENDPOINTS[kind]],
-        "properties": {"selector": selector, "namespaceSelector": _NAMESPACES, ENDPOINTS[kind]: endpoints},
-    }  # fmt: skip
 
 
 def enabled(kind: str, **more: Any) -> Values:
@@ -58,7 +31,7 @@ def test_they_are_such_as_the_prometheus_operator_has_them(variant: str) -> None
     found = [one for kind in KINDS for one in of_kind(documents, kind)]
     assert len(found) == 2
     for one in found:
-        jsonschema.validate(one["spec"], shape(one["kind"]))
+        assert breaches(one) == []
         assert one["metadata"]["labels"]["release"] == "prometheus"
         (endpoint,) = one["spec"][ENDPOINTS[one["kind"]]]
         assert (endpoint["interval"], endpoint["scrapeTimeout"], endpoint["honorLabels"]) == ("30s", "10s", True)

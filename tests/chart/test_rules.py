@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from chart.rendering import IMAGES, OPERATOR, ROOT, Refused, of_kind, render
+from monitoring.definitions import breaches
 from monitoring.queries import declared, labels_of
 from monitoring.rules import (
     JOB,
@@ -371,6 +372,14 @@ def test_one_alert_can_be_left_out() -> None:
 
 def test_the_object_carries_the_labels_by_which_a_prometheus_selects_it() -> None:
     assert prometheus_rule(labels={"release": "prometheus"})["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_the_object_is_such_as_the_prometheus_operator_has_it() -> None:
+    rule = prometheus_rule()
+    assert breaches(rule) == []
+    rule["spec"]["groups"][0]["intervall"] = "1m"
+    (said,) = breaches(rule)
+    assert said.startswith("spec.groups.0: ")
 
 
 def test_there_are_no_rules_unless_they_are_wanted() -> None:
