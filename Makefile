@@ -42,7 +42,7 @@ quickstart: setup ## Train a small GPT on this machine with three Learners, one 
 test: setup ## Run the rootless tests: unit, contract, integration
 	@$(PYTEST) tests/unit tests/contract tests/integration
 
-test-chart: setup ## Render, lint and check the Helm charts with a real helm
+test-chart: setup ## Render, lint and check the Helm charts with a real helm (Go fetches the definitions of monitors)
 	@$(PYTEST) tests/chart
 
 test-full: verify test test-chart test-clusters test-images ## Run everything there is, as root: verify, then all tests
