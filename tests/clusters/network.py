@@ -88,7 +88,8 @@ def remove_namespaces(layout: Layout) -> None:
 
 
 def remove_namespace(node: NodeLayout) -> None:
-    """Remove the namespace of one node; its link goes with it."""
+    """Remove the namespace of one node and its link, which would stay as long as any process is left in there."""
+    run("ip", "-n", node.site.clusters.namespace(WAN), "link", "delete", node.link)
     run("ip", "netns", "delete", node.site.clusters.namespace(node.namespace))
 
 
