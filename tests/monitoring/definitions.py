@@ -35,7 +35,9 @@ def _module() -> Path:
 
 def _go(*command: str) -> str:
     if shutil.which("go") is None:
-        raise RuntimeError("Go 1.24 or newer is needed to fetch the Prometheus operator's definitions: https://go.dev/dl")
+        raise RuntimeError(
+            "Go 1.24 or newer is needed to fetch the Prometheus operator's definitions: https://go.dev/dl"
+        )
     answer = subprocess.run(["go", *command], cwd=_HERE, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise RuntimeError(f"go {' '.join(command)}: {answer.stdout}{answer.stderr}")
