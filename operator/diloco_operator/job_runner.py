@@ -25,6 +25,7 @@ class Shared:
     on_pass: Callable[[JobRef, Pass, dict[str, float]], None]
     """With the times at which credentials of sites expire."""
     on_problem: Callable[[JobRef, str], None]
+    """A pass failed, and not because the job had changed or was gone."""
     on_end: Callable[[JobRef], None] = lambda _: None
     """Nobody looks after the job any more."""
     nodes: Kept[list[str]] = field(default_factory=lambda: Kept("nodes", []))

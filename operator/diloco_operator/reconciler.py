@@ -110,7 +110,8 @@ class Reconciler:
         self._stop = Stop.NO
         self._stop_at = 0.0
         self._problem = ""
-        self._conflict = False
+        self._failures = 0
+        self._expected = False
         self._crd = CrdTrial(hub, now)
         self._gone = False
         self._steps: Steps = {}
@@ -130,34 +131,33 @@ class Reconciler:
 
     async def run(self) -> RunEnd:
         """Until the job has ended and nothing but its data is left, or it cannot be had and its end is asked for."""
-        last, failures = None, 0
+        last = None
         try:
             while True:
                 done = await self.one_pass()
-                failures = failures + 1 if done is None else 0
                 last = done or last
                 if done is not None and done.plan.finished:
                     return RunEnd(done)
-                if done is None and self._must_leave(failures):
+                if done is None and self._must_leave():
                     return RunEnd(last, self._problem, self._gone)
                 if done is not None and not self._sites.watching:
                     self._sites.watch()
                     continue  # what happened before the watches began
-                wanted = self._retry_after(failures) if done is None else done.plan.requeue_after
+                wanted = self._retry_after() if done is None else done.plan.requeue_after
                 longest = RESYNC_SECONDS * random.uniform(0.8, 1.2)
                 await self.wake_ups.sleep(longest if wanted is None else min(wanted, longest))
         finally:
             await self._sites.close()
 
-    def _retry_after(self, failures: int) -> float:
-        if self._conflict and failures <= PATIENT_FAILURES:
+    def _retry_after(self) -> float:
+        if self._expected:
             return CONFLICT_SECONDS
-        grown = RETRY_SECONDS * 2.0 ** min(10, max(0, failures - PATIENT_FAILURES))
+        grown = RETRY_SECONDS * 2.0 ** min(10, max(0, self._failures - PATIENT_FAILURES))
         return min(LONGEST_RETRY_SECONDS, grown)
 
-    def _must_leave(self, failures: int) -> bool:
+    def _must_leave(self) -> bool:
         """The job cannot be read or written: whoever waits for the end of the run must not wait for that, too."""
-        drained = self._stop is Stop.DRAIN and failures >= DRAIN_ATTEMPTS
+        drained = self._stop is Stop.DRAIN and self._failures >= DRAIN_ATTEMPTS
         return self._gone or self._stop is Stop.NOW or drained
 
     async def one_pass(self) -> Pass | None:
@@ -170,7 +170,6 @@ class Reconciler:
 
     async def _pass(self) -> Pass | None:
         begun = time.monotonic()
-        self._conflict = False
         try:
             job = await self._hub.read_job()
             if job is None:
@@ -182,11 +181,10 @@ class Reconciler:
             planned = await self._planned(job, observed, now)
             committed = await self._commit(job, planned)
         except HubError as error:
-            self._conflict = isinstance(error, HubConflict | HubOutdated)
-            self._failed(str(error))
+            self._failed(str(error), retried_at_once=isinstance(error, HubConflict | HubOutdated))
             return None
         self._fresh_start = False
-        self._problem = ""
+        self._problem, self._failures = "", 0
         await self._apply(committed, planned)
         await self._tell(committed, planned)
         done = Pass(committed, observed, planned, now, time.monotonic() - begun)
@@ -217,10 +215,12 @@ class Reconciler:
             self.wake()
         return committed
 
-    def _failed(self, problem: str) -> None:
+    def _failed(self, problem: str, *, retried_at_once: bool = False) -> None:
+        """That a job has changed meanwhile, or is gone, is nobody's problem."""
         log.log(logging.INFO if self._gone else logging.WARNING, "%s", problem)
-        self._problem = problem
-        if self._on_problem is not None:
+        self._problem, self._failures = problem, self._failures + 1
+        self._expected = self._gone or (retried_at_once and self._failures <= PATIENT_FAILURES)
+        if self._on_problem is not None and not self._expected:
             self._on_problem(problem)
 
     async def _observe(self, job: DiLoCoJob, key: bytes) -> Observed:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import NoReturn
 
 import pytest
 from aiohttp import web
@@ -254,6 +255,25 @@ async def test_a_run_whose_job_is_gone_ends_by_itself(scene: Scene) -> None:
     assert (end.gone, end.problem) == (True, "the job is gone")
 
 
+async def test_a_job_that_changed_or_is_gone_is_no_problem_unless_it_always_has(scene: Scene) -> None:
+    problems: list[str] = []
+    scene.reconciler = Reconciler(
+        scene.hub, FixedSites([scene.site]), HERE, scene.synchronizer, POLICY, on_problem=problems.append
+    )
+    read, scene.hub.read_key = scene.hub.read_key, _conflicts  # type: ignore[method-assign]
+    await scene.passes_of(PATIENT_FAILURES)
+    assert problems == []
+    await scene.passes_of(1)
+    assert problems == ["it has changed"]
+    scene.hub.read_key = read  # type: ignore[method-assign]
+    await scene.at_work()
+    scene.hub.read_key = _conflicts  # type: ignore[method-assign]
+    await scene.passes_of(PATIENT_FAILURES)
+    scene.hub.job = None
+    await scene.passes_of(1)
+    assert problems == ["it has changed"]
+
+
 async def test_an_event_that_cannot_be_told_stops_nothing_and_starts_nothing_anew(scene: Scene) -> None:
     scene.hub.mute = True
     await scene.passes_of(3)
@@ -500,10 +520,13 @@ async def test_what_cannot_be_known_ends_the_pass_only_when_its_looks_have_ended
 
 async def test_a_job_that_has_changed_at_every_pass_is_not_written_ever_faster(scene: Scene) -> None:
     scene.hub.commit_status = _conflicts  # type: ignore[method-assign]
-    assert await scene.reconciler.one_pass() is None
-    waits = [scene.reconciler._retry_after(failures) for failures in (1, PATIENT_FAILURES, PATIENT_FAILURES + 6)]
-    assert waits == [CONFLICT_SECONDS, CONFLICT_SECONDS, LONGEST_RETRY_SECONDS]
+    waits = []
+    for _ in range(PATIENT_FAILURES + 6):
+        assert await scene.reconciler.one_pass() is None
+        waits.append(scene.reconciler._retry_after())
+    assert waits[:PATIENT_FAILURES] == [CONFLICT_SECONDS] * PATIENT_FAILURES
+    assert waits[-1] == LONGEST_RETRY_SECONDS
 
 
-async def _conflicts(*_: object) -> DiLoCoJob:
+async def _conflicts(*_: object) -> NoReturn:
     raise HubConflict("it has changed")
