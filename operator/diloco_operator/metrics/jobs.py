@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from diloco_api.metrics import SERIES, Kind
 from diloco_api.progress import LearnerState
+from diloco_api.states import LearnerPhase
 from diloco_api.status import LearnerStatus
 from diloco_operator.api import JobRef
 from diloco_operator.metrics.families import Labels, Samples, family, histogram
@@ -34,6 +35,8 @@ _HELD_BACK = frozenset(
     }
 )
 """Told by the Synchronizer, in part."""
+_NOT_REPLACED = frozenset({LearnerPhase.STOPPED.value, LearnerPhase.SUCCEEDED.value})
+"""Rows of which no successor is wanted; one that comes later for another reason replaces nobody."""
 
 
 @dataclass
@@ -45,7 +48,7 @@ class _Job:
     happened: dict[str, dict[Labels, float]] = field(default_factory=dict)
     rows: dict[int, LearnerStatus] = field(default_factory=dict)
     lost: dict[int, tuple[float, str]] = field(default_factory=dict)
-    """Index -> when its loss was seen, and why, until its successor trains."""
+    """Index -> when its loss was seen, and why, until its successor trains or none is wanted."""
     reasons: set[str] = field(default_factory=set)
     """With which a replacement was observed."""
     was_heard: bool = False
@@ -101,6 +104,8 @@ class JobMetrics(Collector):
             if before is not None and row.incarnation > before.incarnation and row.site != before.site:
                 reason = one_of(why.get(row.index, before.reason), LOSSES)
                 self._one_more(job, _RELOCATIONS, (*job.pair, before.site, row.site, reason))
+            if row.state in _NOT_REPLACED:
+                job.lost.pop(row.index, None)
             known = heard(row, done.observed.progress)
             if row.index in job.lost and known is not None and known.live and known.state is LearnerState.TRAINING:
                 at, reason = job.lost.pop(row.index)

@@ -220,6 +220,23 @@ def test_a_loss_its_replacement_and_a_move_are_counted_once() -> None:
     assert sum(exposed.values("diloco_learner_replacement_seconds_count").values()) >= 1
 
 
+def test_a_lost_learner_that_was_not_wanted_meanwhile_has_no_replacement() -> None:
+    exposed, fleet = Exposed(), running_fleet()
+    exposed.step(fleet)
+    fleet.finish(fleet.learner(3), 137, "killed")
+    exposed.step(fleet)
+    fleet.edit({"learners.replicas": 3})
+    for seconds in (1, 1, 7200):
+        exposed.step(fleet, seconds)
+    fleet.edit({"learners.replicas": 4})
+    for _ in range(4):
+        exposed.step(fleet)
+        fleet.run_all()
+    assert sum(exposed.values("diloco_learner_restarts_total").values()) == 1
+    assert {labels[-1] for labels in exposed.values("diloco_job_learners")} == {LearnerState.TRAINING.value}
+    assert exposed.values("diloco_learner_replacement_seconds_count") == {}
+
+
 def test_learners_are_counted_by_what_they_do_now_and_pods_by_what_they_are() -> None:
     exposed = Exposed()
     fleet = running_fleet()
