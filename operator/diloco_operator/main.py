@@ -114,7 +114,7 @@ class Operator:
         ending = Namespaces(api, namespaces, supervisor.wake_all)
         shared = Shared(
             api, registry, self._policy(origin), CrdCheck(api).problem, self._served, self._not_served,
-            namespace_ends=ending.ends, on_end=lambda ref: self._forget(ref, calls),
+            namespace_ends=ending.ends, on_end=self._jobs.forget,
         )  # fmt: skip
         self._health.unserved = lambda: list(supervisor.unserved())
         self._health.watch_behind = jobs.behind_seconds
@@ -212,11 +212,6 @@ class Operator:
             self._health.watch_event.labels("kubeconfigs").set(time.time())
             kubeconfigs.forget(namespace, name)
             supervisor.wake_all(namespace)
-
-    def _forget(self, ref: JobRef, calls: SiteCalls) -> None:
-        """Nothing of a job that is gone is exposed."""
-        self._jobs.forget(ref)
-        calls.tidy()
 
     def _not_served(self, ref: JobRef, problem: str) -> None:
         self._health.passes.labels("failed").inc()

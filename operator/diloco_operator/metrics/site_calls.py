@@ -22,8 +22,8 @@ class SiteCalls(Collector):
         """`connected`: names of the connections there are."""
         self._connected = connected
         self._counts: dict[tuple[str, str, str], float] = {}
+        registry.register(self)  # before the histogram: they are asked in this order, and this one tidies
         self._seconds = histogram("diloco_site_api_request_seconds", registry)
-        registry.register(self)
 
     def connect(self, name: str, *given: Any, **options: Any) -> KubeSite:
         """A site whose calls are counted."""
@@ -37,14 +37,15 @@ class SiteCalls(Collector):
         self._counts[site, verb, code] = self._counts.get((site, verb, code), 0.0) + 1.0
         self._seconds.labels(site, verb).observe(seconds)
 
-    def tidy(self) -> None:
-        """Forget sites nothing is connected to."""
+    def _tidy(self) -> None:
+        """Forget sites nothing is connected to; at every scrape, as calls may end after their connection."""
         here = {site_of(name) for name in self._connected()}
         for site, verb in {(site, verb) for site, verb, _ in self._counts if site not in here}:
             self._seconds.remove(site, verb)
         self._counts = {key: count for key, count in self._counts.items() if key[0] in here}
 
     def collect(self) -> Iterator[Metric]:
+        self._tidy()
         yield family("diloco_site_api_requests_total", list(self._counts.items()))
 
 

@@ -156,8 +156,18 @@ def test_nothing_is_left_of_jobs_that_are_gone() -> None:
     for one in refs:
         exposed.jobs.forget(one)
     exposed.connections.clear()
-    exposed.calls.tidy()
     assert {(sample.name, *sorted(sample.labels.items())) for sample in samples(exposed.health.registry)} == before
+
+
+def test_nothing_is_left_of_a_site_nothing_is_connected_to_while_its_jobs_go_on() -> None:
+    exposed = Exposed()
+    exposed.connections = ["hub/default", "site-1", "site-2"]
+    for site in ("hub", "site-1", "site-2"):
+        exposed.calls.called(site, "GET", 200, 0.1)
+    exposed.connections.remove("site-2")
+    exposed.calls.called("site-2", "GET", None, 5.0)  # begun before
+    told = {sample.labels["site"] for sample in samples(exposed.health.registry) if "site_api" in sample.name}
+    assert told == {"hub", "site-1"}
 
 
 def test_counters_go_on_where_they_were_when_the_operator_is_started_anew() -> None:
