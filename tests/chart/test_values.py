@@ -1,6 +1,7 @@
 """Values of both charts: each is in the schema and documented; what means nothing is refused by name."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.rendering import IMAGES, OPERATOR, SITE, Refused, render
+from chart.rendering import IMAGES, OPERATOR, SITE, Refused, render, run_helm, with_images
 from chart.values_page import PAGE_PATH, build_page, comments_of, main, rows_of
 
 CHARTS = pytest.mark.parametrize("chart", [OPERATOR, SITE], ids=["operator", "site"])
@@ -65,6 +66,28 @@ def test_every_value_is_documented(chart: Path) -> None:
 def test_the_defaults_are_such_as_the_schema_takes(chart: Path) -> None:
     values = yaml.safe_load((chart / "values.yaml").read_text())
     render(chart, {**values, **IMAGES} if chart == OPERATOR else values)
+
+
+def large_numbers(schema: dict[str, Any], values: dict[str, Any], given: list[int]) -> None:
+    """Another one above a million for every value that may be so large."""
+    for name, child in schema.get("properties", {}).items():
+        kinds = [child, *child.get("oneOf", [])]
+        if any(kind.get("type") in ("integer", "number") and "maximum" not in kind for kind in kinds):
+            given.append(1_000_680_000 + len(given))
+            values[name] = given[-1]
+        elif "properties" in child:
+            large_numbers(child, values.setdefault(name, {}), given)
+
+
+def test_large_numbers_of_a_values_file_are_written_as_they_were_given() -> None:
+    values = with_images({"monitoring": {"renderMode": "alwaysRender", "rules": {"enabled": True}}})
+    given: list[int] = []
+    large_numbers(schema_of(OPERATOR), values, given)
+    text = run_helm("template", "diloco", str(OPERATOR), values=values)
+    assert {"fsGroup", "terminationGracePeriodSeconds"} < values.keys()
+    assert "replacementSlowSeconds" in values["monitoring"]["rules"]["thresholds"]
+    assert re.findall(r"\d+e\+\d+", text) == []
+    assert [number for number in given if str(number) not in text] == []
 
 
 OPERATOR_MISTAKES = {

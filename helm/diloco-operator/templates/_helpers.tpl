@@ -54,6 +54,11 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 {{- end -}}
 
+{{- /* A word or number as it was given: numbers of a values file are floats, which print as 1e+06 from a million on. */ -}}
+{{- define "diloco-operator.plain" -}}
+{{- ternary . (toJson .) (kindIs "string" .) -}}
+{{- end -}}
+
 {{- /* Restricted, for the one container of a pod. */ -}}
 {{- define "diloco-operator.containerSecurity" -}}
 allowPrivilegeEscalation: false
