@@ -24,6 +24,16 @@ class Refused(Exception):
     """helm would not; the text is what it says."""
 
 
+class _Strict(yaml.CSafeLoader):
+    """Takes no key twice in a mapping: the API has the last one, and other readers refuse it."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        assert not twice, f"twice in one mapping: {twice}"
+        return super().construct_mapping(node, deep)
+
+
 @functools.cache
 def _helm() -> str:
     return helm_binary()
@@ -53,7 +63,7 @@ def render(
 def _parsed(text: str) -> Document | None:
     """The definition of jobs is most of every release, and the same in all of them."""
     if "\nkind: CustomResourceDefinition\n" not in text:
-        return yaml.load(text, yaml.CSafeLoader)
+        return yaml.load(text, _Strict)
     definition = _definition(text)
     return {**definition, "metadata": copy.deepcopy(definition["metadata"])}
 

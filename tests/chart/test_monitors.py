@@ -108,6 +108,25 @@ def test_synchronizers_are_looked_for_where_the_operator_makes_them(kind: str) -
     assert "namespaceSelector" not in some["operator"]["spec"], "the release's own"
 
 
+@pytest.mark.parametrize("monitor", ["serviceMonitor", "podMonitor"])
+def test_somebodys_own_labels_win_over_the_charts(monitor: str) -> None:
+    own = {"app.kubernetes.io/part-of": "platform", "app.kubernetes.io/name": "diloco", "release": "prometheus"}
+    settings = {monitor: {"enabled": True, "labels": own}, "rules": {"enabled": True, "labels": own}}
+    board = {"enabled": True, "label": "app.kubernetes.io/part-of", "labelValue": "platform"}
+    values = {"monitoring": {"renderMode": "alwaysRender", "dashboards": board, **settings}}
+    documents = render(OPERATOR, with_images(values))
+    made = [one for kind in (*KINDS, "PrometheusRule") for one in of_kind(documents, kind)]
+    assert len(made) == 3
+    for one in made:
+        labels = one["metadata"]["labels"]
+        assert own.items() <= labels.items()
+        assert labels["app.kubernetes.io/instance"] == "diloco"
+    boards = of_kind(documents, "ConfigMap")
+    assert {one["metadata"]["labels"]["app.kubernetes.io/part-of"] for one in boards} == {"platform"}
+    (operator,) = (one for one in made if one["metadata"]["name"].endswith("-operator-operator"))
+    assert operator["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"] == "diloco-operator"
+
+
 def test_what_is_scraped_does_not_depend_on_the_releases_name() -> None:
     found = of_kind(render(OPERATOR, with_images(MONITORING), name="1"), "ServiceMonitor")
     assert {one["metadata"]["name"] for one in found} == {

@@ -27,6 +27,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
 {{- end -}}
 
+{{- /* The chart's labels and somebody's own, which win: nothing is selected by those of these objects. Called with
+(dict "own" LABELS "root" $). */ -}}
+{{- define "diloco-operator.labelsWith" -}}
+{{- merge (deepCopy .own) (include "diloco-operator.labels" .root | fromYaml) | toYaml -}}
+{{- end -}}
+
 {{- /* Of the pod of `helm test`: not those of the operator's pods, or Services would lead to it. */ -}}
 {{- define "diloco-operator.testLabels" -}}
 app.kubernetes.io/name: {{ printf "%s-test" (include "diloco-operator.name" . | trunc 58) | quote }}
