@@ -8,7 +8,16 @@ from diloco_operator.planning.classify import DISRUPTIONS, PLACEMENTS, FailureCl
 from diloco_operator.planning.rows import RESUMED, SITE_SILENT
 from diloco_operator.planning.site_state import REFUSED
 from diloco_operator.planning.types import PodView
-from diloco_operator.planning.waiting import CONFIG, CONFIG_WORDS, CREATING, GATED, IMAGE, IMAGE_WORDS, UNSCHEDULABLE
+from diloco_operator.planning.waiting import (
+    CONFIG,
+    CONFIG_WORDS,
+    CREATING,
+    GATED,
+    IMAGE,
+    IMAGE_WORDS,
+    NOT_CREATED,
+    UNSCHEDULABLE,
+)
 
 OTHER = "Other"
 PHASES = frozenset({"Pending", "Running", "Succeeded", "Failed", "Unknown"})
@@ -16,7 +25,7 @@ LOSSES = (
     frozenset(kind.value for kind in FailureClass)
     | frozenset(REFUSED)
     | frozenset(reason.value for reason in Reason)
-    | {RESUMED, SITE_SILENT, UNSCHEDULABLE, GATED, IMAGE, CONFIG, CREATING, "Unheard", "NameConflict"}
+    | {RESUMED, SITE_SILENT, UNSCHEDULABLE, GATED, IMAGE, CONFIG, CREATING, NOT_CREATED, "Unheard", "NameConflict"}
 )
 """Why an incarnation was lost, failed or moved."""
 _ENDS = frozenset({"Completed", "Error", "OOMKilled", "ContainerCannotRun", "DeadlineExceeded", "StartError"})

@@ -27,8 +27,8 @@ USER_MISTAKES = frozenset(
 """Exit codes that starting again does not mend."""
 FATAL = USER_MISTAKES | {ExitCode.INCOMPATIBLE}
 DISRUPTIONS = frozenset({"DisruptionTarget", "Evicted", "NodeShutdown", "Terminated", "NodeLost"})
-BY_KUBELET = "TerminationByKubelet"
-"""A node that runs out of something would get the same pod again at once."""
+BY_KUBELET = "DisruptionTarget", "TerminationByKubelet"
+"""The kubelet ended it and does not say whether for want of something: that node might get the same pod at once."""
 PLACEMENTS = frozenset({"UnexpectedAdmissionError", "NodeAffinity", "NodePorts", "UnsupportedPodLevelResources"})
 
 
@@ -72,8 +72,8 @@ def classify(pod: PodView, phase: Phase | None) -> Verdict:
     ended = pod.ended or Ended(exit_code=-1)
     if ended.exit_code == ExitCode.COMPLETE and pod.phase == "Succeeded":
         return _ended_well(phase)
-    if pod.pod_reason in DISRUPTIONS:
-        under_pressure = pod.pod_reason == "Evicted" or pod.disruption == BY_KUBELET
+    if pod.disruption or pod.pod_reason in DISRUPTIONS:
+        under_pressure = pod.pod_reason == "Evicted" or (pod.pod_reason, pod.disruption) == BY_KUBELET
         return Verdict(FailureClass.DISRUPTION, False, pod.disruption or pod.pod_reason, taken=not under_pressure)
     if pod.pod_reason in PLACEMENTS or pod.pod_reason.startswith("OutOf"):
         return Verdict(FailureClass.PLACEMENT, False, pod.pod_reason)

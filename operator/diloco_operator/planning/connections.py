@@ -51,9 +51,16 @@ def _judged(
 ) -> SiteState:
     asked = state.view.log_tail if _is_of_now(draft, state, unheard) else None
     found = (Reason.CONNECTED, "") if _any_live(draft, rows) and not silent else _why(rows, asked)
-    if found is None and silent:
+    if found is None and (silent or _never_heard(draft, unheard, asked)):
         found = _silence(state, asked)
     return with_synchronizer_reachable(state, *found, draft.site_moment) if found is not None else state
+
+
+def _never_heard(draft: Draft, unheard: list[PodView], asked: LogTail | None) -> bool:
+    """Nobody was ever heard for half of the time Learners are given for that, and what they say cannot be read."""
+    patience = draft.policy.timeouts.stall_timeout_seconds / 2
+    long = bool(unheard) and min(pod.age_seconds for pod in unheard) >= patience
+    return long and asked is not None and bool(asked.problem)
 
 
 def _any_live(draft: Draft, rows: list[LearnerStatus]) -> bool:

@@ -22,7 +22,7 @@ def deletion(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: fl
     sites = observed.sites[1:] if observed.namespace_ends else observed.sites
     actions = tuple(teardown(sites, spare_learners=False))
     left = [site for site in sites if not site.unreachable and not is_empty(site)]
-    away = [site.name for site in sites if site.unreachable and _was_used(job, site.name)]
+    away = [site.name for site in sites if site.unreachable and was_used(job, site.name)]
     if left:
         return Plan(job.status, job.status, actions, requeue_after=POLL_SECONDS)
     asked_at = to_seconds(job.metadata.deletion_timestamp) if job.metadata.deletion_timestamp else now
@@ -36,7 +36,7 @@ def deletion(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed, now: fl
     return Plan(job.status, job.status, actions, events, finished=True, finalizer="remove")
 
 
-def _was_used(job: DiLoCoJob, site: str) -> bool:
+def was_used(job: DiLoCoJob, site: str) -> bool:
     """The site was in contact once, so that something may be there."""
     return any(row.name == site and row.cluster_uid for row in job.status.sites) or any(
         row.site == site for row in job.status.learner_statuses

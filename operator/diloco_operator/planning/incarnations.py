@@ -26,7 +26,7 @@ def newest_known(index: int, row: LearnerStatus | None, pods: Iterable[PodView],
 def begin(
     job: DiLoCoJob, index: int, incarnation: int, spot: tuple[str, str], row: LearnerStatus | None
 ) -> LearnerStatus:
-    """The row of a new incarnation at a (site, node pool). Counters live on."""
+    """The row of a new incarnation, or of one that is tried again, at a (site, node pool). Counters live on."""
     site, pool = spot
     fields = {
         "index": index,
@@ -40,6 +40,6 @@ def begin(
         "reason_since": None,
         "not_before": None,
         "running_since": None,
-        "restarts": row.restarts + 1 if row else 0,
+        "restarts": row.restarts + (incarnation > row.incarnation) if row else 0,
     }
     return row.model_copy(update=fields) if row else LearnerStatus.model_validate(fields)

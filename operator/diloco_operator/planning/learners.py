@@ -21,13 +21,16 @@ from diloco_operator.planning.rows import ACTIVE, SITE_SILENT, heard, stopped_ro
 from diloco_operator.planning.site_state import REFUSED, SiteState
 from diloco_operator.planning.steps import step_patience
 from diloco_operator.planning.types import Event, OperatorPolicy, PodView, SiteView
-from diloco_operator.planning.waiting import Mark, overdue, waiting_row
+from diloco_operator.planning.waiting import NOT_CREATED, Mark, not_created, overdue, waiting_row
 
 NAME_CONFLICT = "NameConflict"
 NOT_ANSWERED = frozenset(
     {"Timeout", "TCPFailure", "TLSFailure", "DNSFailure", "Unauthorized", "ServerError", "TooManyRequests"}
 )
 """Reasons of refusals that say nothing about the pod: it may even be there. It is asked for again."""
+
+TURNED_AWAY = 3
+"""Nodes that refuse or evict a Learner so many times in a row are no place for it."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ def settle_row(row: LearnerStatus, site: SiteView | None, around: Surroundings) 
         return _unseen(row, site, around)
     if pod.finished:
         return _judged(row, pod, classify(pod, around.phase), around)
+    if pod.deleting and pod.node_silent and around.progress is None:
+        return Outcome(row)  # its cluster wants it away, but it may well be at work: nobody can be asked
     if pod.deleting and not (pod.node_silent and _is_heard(row, around)):
         ran = pod.age_seconds if pod.phase == "Running" else 0.0
         text = "its pod is being deleted" + (f": {pod.disruption}" if pod.disruption else "")
@@ -129,15 +134,16 @@ def _unseen(row: LearnerStatus, site: SiteView, around: Surroundings) -> Outcome
     """No pod of this incarnation: not created yet, or gone without our wish."""
     refusal, state = site.refusals.get(row.pod_name), around.sites.get(row.site)
     if refusal is not None and refusal.reason in NOT_ANSWERED:
-        return Outcome(row)
+        waiting = not_created(row, f"{refusal.reason}: {refusal.message}", around.now)
+        return Outcome(waiting, mark=overdue(waiting, around.policy.timeouts, around.now))
     if state is not None and refusal is not None and refusal.reason in REFUSED:
         return Outcome(waits_for_a_site(row, refusal.reason, refusal.message))
-    if state is not None and state.refuses and row.reason == CREATING:
+    if state is not None and state.refuses and row.reason in (CREATING, NOT_CREATED):
         reason = state.eligible.reason if state.eligible else ""
         return Outcome(waits_for_a_site(row, reason, ""))
     if refusal is not None:
         return _failed(row, Verdict(_refused(refusal.reason), False, refusal.message), 0.0, around, refusal.reason)
-    if row.reason == CREATING and heard(row, around.progress) is None:
+    if row.reason in (CREATING, NOT_CREATED) and heard(row, around.progress) is None:
         return Outcome(row)
     ran = around.now - to_seconds(row.running_since) if row.running_since else 0.0
     return _failed(row, Verdict(FailureClass.LOST, False, "its pod has vanished", taken=True), ran, around)
@@ -165,6 +171,11 @@ def _judged(row: LearnerStatus, pod: PodView, verdict: Verdict, around: Surround
     outcome = _failed(row, verdict, ran, around)
     if verdict.kind is FailureClass.DEVICE and row.site in around.sites:
         outcome = replace(outcome, mark=Mark(row.site, row.pool, Reason.CONFIG_ERROR, verdict.message))
+    turned_away = verdict.kind is FailureClass.PLACEMENT or (
+        verdict.kind is FailureClass.DISRUPTION and not verdict.taken
+    )
+    if turned_away and outcome.row.failures >= TURNED_AWAY and row.site in around.sites:
+        outcome = replace(outcome, mark=Mark(row.site, row.pool, Reason.NO_FIT, verdict.message))
     if verdict.kind is FailureClass.FATAL:
         return replace(outcome, fatal=verdict.message)
     return outcome

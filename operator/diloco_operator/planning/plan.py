@@ -19,12 +19,12 @@ from diloco_operator.planning.addresses import pending_words
 from diloco_operator.planning.clean_up import is_clean, is_empty, teardown, without_outlived
 from diloco_operator.planning.clock import to_text
 from diloco_operator.planning.connections import with_connections
-from diloco_operator.planning.deletion import deletion
+from diloco_operator.planning.deletion import deletion, was_used
 from diloco_operator.planning.desired import object_actions, pod_actions
 from diloco_operator.planning.draft import Draft
 from diloco_operator.planning.endings import Ending, completing, failing, stopping
 from diloco_operator.planning.learners import Surroundings, settle_row
-from diloco_operator.planning.losses import losses
+from diloco_operator.planning.losses import given_up, losses
 from diloco_operator.planning.manifests.common import selector
 from diloco_operator.planning.place import wanted_indices
 from diloco_operator.planning.rows import resumed_row, silent_sites, stopped_row
@@ -90,11 +90,12 @@ def _guarded(job: DiLoCoJob, policy: OperatorPolicy, planned: Plan) -> Plan:
 
 def _after_end(job: DiLoCoJob, policy: OperatorPolicy, observed: Observed) -> Plan:
     """Final: the status is never written again, everything but data is removed, and then nothing holds the job."""
-    actions = teardown(observed.sites, spare_learners=False)
-    done = is_clean(observed.sites)
+    sites = [site for site in observed.sites if not site.unreachable or was_used(job, site.name)]
+    actions = teardown(sites, spare_learners=False)
+    done = is_clean(sites)
     finalizer: Literal["keep", "remove"] = "remove" if done and names.FINALIZER in job.metadata.finalizers else "keep"
-    near = any(not site.unreachable and not is_empty(site) for site in observed.sites)
-    requeue = None if done else ENDING_POLL_SECONDS if near else policy.poll_seconds
+    near = any(not site.unreachable and not is_empty(site) for site in sites)
+    requeue = ENDING_POLL_SECONDS if near else None  # a site that is away wakes the job when it is back
     return Plan(job.status, job.status, tuple(actions), requeue_after=requeue, finished=done, finalizer=finalizer)
 
 
@@ -175,7 +176,8 @@ def _running(draft: Draft) -> Plan:
         return _ended(draft, failing(draft.moment, Reason.RESTART_BUDGET_EXHAUSTED, message))
     if may_start(draft.conditions, draft.observed, rows):
         starts = start_due(draft.job, draft.observed, rows, wanted, openings(draft), draft.now)
-        draft = replace(draft, rows=starts.rows).told(*starts.events)
+        lost = (*draft.losses, *given_up(draft.rows, starts.rows))
+        draft = replace(draft, rows=starts.rows, losses=lost).told(*starts.events)
     draft = described(draft)
     actions = (*draft.actions, *object_actions(draft.wanted), *pod_actions(draft.wanted))
     return finished(replace(draft, actions=actions))

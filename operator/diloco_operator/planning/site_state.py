@@ -203,7 +203,7 @@ def _forgiven(state: SiteState, moment: SiteMoment) -> SiteState:
     if state.view.unreachable:
         return state
     if eligible is None or eligible.status == "True":
-        if over:
+        if over and not _has_learner(state, "Pending"):
             state = replace(state, row=state.row.model_copy(update={"full_pools": [], "not_before": None}))
         return _with_eligible(state, "True", Reason.OK, "", moment)
     if Reason(eligible.reason) in _CUT_OFF:  # that a pod runs says nothing of that
@@ -219,9 +219,16 @@ def _forgiven(state: SiteState, moment: SiteMoment) -> SiteState:
 
 def _is_forgotten(state: SiteState, moment: SiteMoment) -> bool:
     """Nobody waits there, and it could have been tried again for long."""
-    waits = any(pod.live and pod.phase == "Pending" for pod in state.view.pods if pod.role == "learner")
+    cut_off = state.eligible is not None and Reason(state.eligible.reason) in _CUT_OFF
+    waits = _has_learner(state, *(("Pending", "Running") if cut_off else ("Pending",)))
     wait = (FORGET_COOL_DOWNS - 1) * moment.policy.timeouts.site_cool_down_seconds
     return not waits and moment.now >= _until(state) + wait
+
+
+def _has_learner(state: SiteState, *phases: str) -> bool:
+    """Some live Learner's pod there is in one of these phases."""
+    pods = [pod for pod in state.view.pods if pod.role == "learner" and pod.live]
+    return any(pod.phase in phases for pod in pods)
 
 
 def _proves(pod: PodView, eligible: Condition, now: float) -> bool:

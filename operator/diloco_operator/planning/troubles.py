@@ -9,13 +9,14 @@ from diloco_api.states import LearnerPhase, Reason, SiteConditionType
 from diloco_api.status import Condition, LearnerStatus
 from diloco_operator.planning.conditions import NOT_AT_WORK, find
 from diloco_operator.planning.site_state import SiteState
-from diloco_operator.planning.waiting import CONFIG, IMAGE, UNSCHEDULABLE
+from diloco_operator.planning.waiting import CONFIG, IMAGE, NOT_CREATED, UNSCHEDULABLE
 
 Trouble = tuple[Reason, str]
 _WAITING = {
     UNSCHEDULABLE: Reason.REPLACEMENT_UNSCHEDULABLE,
     IMAGE: Reason.IMAGE_PULL_FAILED,
     CONFIG: Reason.SITE_REFUSES,
+    NOT_CREATED: Reason.SITE_REFUSES,
 }
 _DEGRADES = {
     Reason.NO_QUOTA: Reason.QUOTA_EXCEEDED,

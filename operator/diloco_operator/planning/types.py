@@ -66,7 +66,7 @@ class PodView:
     restarts: int = 0
     """Restarts of its container (Synchronizer)."""
     pod_reason: str = ""
-    """`status.reason`, or DisruptionTarget: why the whole pod failed."""
+    """`status.reason`, else DisruptionTarget where that is its condition: why the whole pod failed."""
     age_seconds: float = 0.0
     """Since its container is running, else since its creation."""
     created_at: float = 0.0

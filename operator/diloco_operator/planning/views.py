@@ -100,9 +100,10 @@ def _ended(terminated: Manifest | None) -> Ended | None:
 
 
 def _pod_reason(status: Manifest) -> str:
-    if _condition(status, "DisruptionTarget", "True"):
-        return "DisruptionTarget"
-    return str(status.get("reason", ""))
+    """The kubelet's word says more: of what it ends itself it tells pressure and shutdown apart only by that."""
+    return str(
+        status.get("reason", "") or ("DisruptionTarget" if _condition(status, "DisruptionTarget", "True") else "")
+    )
 
 
 def _condition(status: Manifest, kind: str, value: str) -> Manifest:

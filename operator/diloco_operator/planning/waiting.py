@@ -18,6 +18,8 @@ GATED = "SchedulingGated"
 IMAGE = "ImagePullFailed"
 CONFIG = "ConfigError"
 CREATING = "ContainerCreating"
+NOT_CREATED = "NotCreated"
+"""The site answers, but not to the creation of the pod: a webhook of it is down, say."""
 IMAGE_WORDS = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 ) | {"RegistryUnavailable", "SignatureValidationFailed"}
@@ -39,7 +41,15 @@ class Mark:
 
 def waiting_row(row: LearnerStatus, pod: PodView, now: float) -> LearnerStatus:
     """The row of a pod that is not running yet."""
-    reason, message = _reason(pod)
+    return _waits(row, *_reason(pod), now)
+
+
+def not_created(row: LearnerStatus, message: str, now: float) -> LearnerStatus:
+    """The row of a pod whose creation the site does not answer, or answers by an error of its own."""
+    return _waits(row, NOT_CREATED, message, now)
+
+
+def _waits(row: LearnerStatus, reason: str, message: str, now: float) -> LearnerStatus:
     same = row.state == LearnerPhase.PENDING and row.reason == reason
     update = {
         "state": LearnerPhase.PENDING.value,
@@ -59,6 +69,7 @@ def overdue(row: LearnerStatus, timeouts: Timeouts, now: float) -> Mark | None:
         IMAGE: timeouts.config_timeout_seconds,
         CONFIG: timeouts.config_timeout_seconds,
         CREATING: timeouts.stall_timeout_seconds,
+        NOT_CREATED: timeouts.config_timeout_seconds,
     }[row.reason]
     if now - to_seconds(row.reason_since) < patience:
         return None
@@ -71,6 +82,7 @@ _TIMED = {
     IMAGE: Reason.IMAGE_PULL_FAILED,
     CONFIG: Reason.CONFIG_ERROR,
     CREATING: Reason.CONFIG_ERROR,
+    NOT_CREATED: Reason.CONFIG_ERROR,
 }
 """Reasons a row may wait for, but not for ever; the site's reason then. A gate is somebody's queue: no limit."""
 
