@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from diloco_api.states import LearnerPhase
 from diloco_api.status import LearnerStatus
-from diloco_operator.planning.loss import Loss
 from diloco_operator.planning.incarnations import CREATING
+from diloco_operator.planning.loss import Loss
 from diloco_operator.planning.rows import ACTIVE
 from diloco_operator.planning.site_state import REFUSED
 from diloco_operator.planning.waiting import NOT_CREATED
