@@ -34,6 +34,7 @@ IMMUTABLE = "is immutable"
 SITE_MIN_AT_MOST_MAX = "must not exceed learners.max of the site"
 SITE_MINIMA = "the sum of learners.min over sites must not exceed learners.max (learners.replicas where it is not set)"
 SITE_MAXIMA = "must not exceed the sum of learners.max over sites"
+SITE_NAMESPACE_FIXED = "cannot change: take the site out of the job, and add it again once its Learners have left"
 NAMESPACE_NEEDS_KUBECONFIG = "needs kubeconfigSecretRef: at the hub it is always the job's"
 HUB_HAS_NO_KUBECONFIG = "must be absent at the site called hub, which is the cluster the job is in"
 ONE_HUB = "only one site can be without kubeconfigSecretRef: that is the hub"
@@ -61,6 +62,17 @@ def cel(*rules: dict[str, str]) -> dict[str, Any]:
 def rule(expression: str, message: str, field: str = "") -> dict[str, str]:
     """One CEL rule; `field` is the path, below the object it stands on, that a breach is reported at."""
     return {"rule": expression, "message": message, **({"fieldPath": f".{field}"} if field else {})}
+
+
+_RESERVED = {"namespace": "__namespace__"}
+"""Words of CEL; a field of that name has its type, and so its bounds, only where it is written like this."""
+
+
+def fixed(field: str, message: str = IMMUTABLE) -> dict[str, str]:
+    """A field that can be neither changed nor added nor removed."""
+    word = _RESERVED.get(field, field)
+    same = f"has(self.{word}) == has(oldSelf.{word}) && (!has(self.{word}) || self.{word} == oldSelf.{word})"
+    return rule(same, message, field)
 
 
 NEVER_CHANGES = rule("self == oldSelf", IMMUTABLE)

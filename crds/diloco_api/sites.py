@@ -96,6 +96,7 @@ class SiteSpec(SpecModel):
             rule(
                 "!has(self.namespace) || has(self.kubeconfigSecretRef)", rules.NAMESPACE_NEEDS_KUBECONFIG, "namespace"
             ),
+            rules.fixed("namespace", rules.SITE_NAMESPACE_FIXED),
             rule(
                 f"self.name != '{names.HUB_SITE}' || !has(self.kubeconfigSecretRef)",
                 rules.HUB_HAS_NO_KUBECONFIG,

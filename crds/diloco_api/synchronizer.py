@@ -25,12 +25,6 @@ _Port = Annotated[int, Field(ge=1, le=65535)]
 Address = Annotated[str, Field(min_length=1, max_length=260, pattern=_ADDRESS)]
 
 
-def _fixed(field: str) -> dict[str, str]:
-    """A field that can be neither changed nor added nor removed."""
-    same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
-    return rule(same, rules.IMMUTABLE, field)
-
-
 class StorageSpec(SpecModel):
     """The Synchronizer's volume: its log, snapshots and final parameters."""
 
@@ -81,7 +75,7 @@ class SynchronizerSpec(SpecModel):
                 rules.PORTS_DIFFER,
                 "adminPort",
             ),
-            *(_fixed(field) for field in ("port", "adminPort", "metricsPort", "storage")),
+            *(rules.fixed(field) for field in ("port", "adminPort", "metricsPort", "storage")),
             rule(
                 "!has(self.metricsPort) || !has(self.port) || self.metricsPort != self.port",
                 rules.PORTS_DIFFER,

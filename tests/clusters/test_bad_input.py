@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from clusters import node
-from clusters.api import Api, ApiError, wait_until
+from clusters.api import Api, ApiError, path_of, wait_until
 from clusters.endless_job import endless
 from clusters.installation import CRD
 from clusters.operator_process import GROUP, condition, owned, pods, site_of
@@ -150,6 +150,13 @@ def test_a_name_that_is_longer_is_refused_at_admission(run):
     job = one_learner(run, HEALTHY + "x", lambda spec: None)
     with pytest.raises(ApiError, match=r"metadata\.name must be a DNS label: at most 63 of ") as refused:
         run.hub.create(job)
+    assert (refused.value.status, refused.value.reason) == (422, "Invalid")
+
+
+def test_another_namespace_of_a_site_is_refused_where_what_is_there_would_be_forgotten(run):
+    sites = [site | {"namespace": "elsewhere"} for site in run.job(HEALTHY)["spec"]["sites"]]
+    with pytest.raises(ApiError, match=r"spec\.sites\[0\]\.namespace: .*cannot change: take the site out") as refused:
+        run.hub.patch(path_of(GROUP, "DiLoCoJob", run.namespace, HEALTHY), {"spec": {"sites": sites}})
     assert (refused.value.status, refused.value.reason) == (422, "Invalid")
 
 

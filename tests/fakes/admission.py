@@ -70,12 +70,16 @@ def _breaches(schema: dict[str, Any], new: Any, old: Any, path: str) -> Iterator
         if "oldSelf" in rule["rule"] and old is None:
             continue
         values = {"self": _cel(schema, new), "oldSelf": _cel(schema, old)}
-        program = _environment.program(_environment.compile(rule["rule"]), functions={"sum": _sum})
+        text = rule["rule"].replace("__namespace__", "namespace")  # Kubernetes' way to write a word of CEL's own
+        program = _environment.program(_environment.compile(text), functions={"sum": _sum})
         if not program.evaluate(values):
             yield f"{(path + rule.get('fieldPath', '')).lstrip('.')}: {rule['message']}"
     if "items" in schema and isinstance(new, list):
+        keys = schema.get("x-kubernetes-list-map-keys", [])
+        known = {tuple(item.get(key) for key in keys): item for item in old or []} if keys else {}
         for number, item in enumerate(new):
-            yield from _breaches(schema["items"], item, None, f"{path}.{number}")
+            before = known.get(tuple(item.get(key) for key in keys)) if keys else None
+            yield from _breaches(schema["items"], item, before, f"{path}.{number}")
     for name, child in schema.get("properties", {}).items():
         if isinstance(new, dict) and new.get(name) is not None:
             before = old.get(name) if isinstance(old, dict) else None

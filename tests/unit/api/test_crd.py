@@ -120,6 +120,28 @@ def test_what_may_not_change_can_be_neither_set_nor_unset_nor_changed(path: str,
     assert admit(SCHEMA, manifest({path: value}), manifest({path: value})) == []
 
 
+def test_a_site_keeps_its_namespace_wherever_it_stands_in_the_list() -> None:
+    def sites(*namespaces: tuple[str, str | None]) -> dict[str, Any]:
+        listed = [
+            {"name": name, "kubeconfigSecretRef": {"name": name}, **({"namespace": found} if found else {})}
+            for name, found in namespaces
+        ]
+        return manifest({"sites": listed, "synchronizer.exposure": {"type": "NodePort"}})
+
+    old = sites(("a", "x"), ("b", None))
+    assert admit(SCHEMA, sites(("b", None), ("a", "x"), ("c", "x")), old) == []
+    assert admit(SCHEMA, sites(("b", None)), old) == []
+    assert admit(SCHEMA, sites(("b", None), ("a", "y")), old) == [
+        f"spec.sites.1.namespace: {rules.SITE_NAMESPACE_FIXED}"
+    ]
+    assert admit(SCHEMA, sites(("a", "x"), ("b", "z")), old) == [
+        f"spec.sites.1.namespace: {rules.SITE_NAMESPACE_FIXED}"
+    ]
+    assert admit(SCHEMA, sites(("a", None), ("b", None)), old) == [
+        f"spec.sites.0.namespace: {rules.SITE_NAMESPACE_FIXED}"
+    ]
+
+
 def test_writing_a_default_out_is_no_change() -> None:
     assert admit(SCHEMA, manifest({"train.model.layers": 4, "budget": {}}), manifest()) == []
 
