@@ -1,4 +1,4 @@
-"""The operator itself: who is at work, whether its passes succeed in time, whether its watches are alive."""
+"""The operator itself: who is at work, whether its passes succeed in time, whether its watch is alive."""
 
 from grafana_foundation_sdk.builders import dashboard as builders
 
@@ -11,7 +11,7 @@ _RATE = "[$__rate_interval]"
 
 def build() -> builders.Dashboard:
     made = frame(UID, "Operator", __doc__, [])
-    for row, panels in (("Now", [*_now(), *_processes()]), ("Passes", _passes()), ("Watches and requests", _watches())):
+    for row, panels in (("Now", [*_now(), *_processes()]), ("Passes", _passes()), ("Watch and requests", _watch())):
         made.with_row(builders.Row(row))
         for panel in panels:
             made.with_panel(panel)
@@ -47,11 +47,11 @@ def _now() -> list[PanelBuilder]:
             steps=((None, GREEN), (5, ORANGE), (60, RED)),
         ),
         number(
-            "Silence of the watch",
-            "Since the watch of jobs last told something; every five minutes at least, where there are jobs.",
-            Query('time() - max(diloco_watch_last_event_timestamp_seconds{source="jobs"})'),
+            "Watch behind",
+            "For how long a list has shown of a job what the watch of jobs has not told.",
+            Query("max(diloco_watch_behind_seconds)"),
             unit="s",
-            steps=((None, GREEN), (600, ORANGE), (900, RED)),
+            steps=((None, GREEN), (30, ORANGE), (60, RED)),
         ),
     ]
 
@@ -106,13 +106,13 @@ def _passes() -> list[PanelBuilder]:
     ]
 
 
-def _watches() -> list[PanelBuilder]:
+def _watch() -> list[PanelBuilder]:
     buckets = f"sum by (le, site) (rate(diloco_site_api_request_seconds_bucket{_RATE}))"
     return [
         lines(
-            "Silence of watches",
-            "Since each last told something. That of kubeconfigs is silent as long as none changes.",
-            Query("time() - max by (source) (diloco_watch_last_event_timestamp_seconds)", "{{source}}"),
+            "Watch of jobs behind",
+            "A list of all jobs. At 90 s the operator fails its liveness probe.",
+            Query("max(diloco_watch_behind_seconds)", "behind"),
             unit="s",
             width=8,
         ),

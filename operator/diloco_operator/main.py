@@ -7,7 +7,6 @@ import asyncio
 import logging
 import random
 import signal
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -120,7 +119,6 @@ class Operator:
         self._health.watch_behind = jobs.behind_seconds
 
         def on_event(ref: JobRef, version: str) -> None:
-            self._health.watch_event.labels("jobs").set(time.time())
             jobs.told(ref, version)
             if version or ref in supervisor.jobs:  # one that is gone needs no task
                 supervisor.wake(ref, version)
@@ -132,7 +130,7 @@ class Operator:
 
         sweep = Sweep(origin, namespaces, jobs)
         work: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            (f"watch of {path}", partial(self._follow_kubeconfigs, api, path, kubeconfigs, supervisor))
+            (f"watch of {path}", partial(_follow_kubeconfigs, api, path, kubeconfigs, supervisor))
             for path in [f"/api/v1/namespaces/{namespace}/secrets" for namespace in namespaces] or ["/api/v1/secrets"]
         ]
         work.append(("look at namespaces", ending.follow))
@@ -204,15 +202,6 @@ class Operator:
         self._health.passes.labels("done").inc()
         self._health.seconds.observe(done.seconds)
 
-    async def _follow_kubeconfigs(
-        self, api: KubeApi, path: str, kubeconfigs: Kubeconfigs, supervisor: Supervisor
-    ) -> None:
-        """A changed kubeconfig Secret is used at once; so is one that appears."""
-        async for namespace, name in api.changes(path, SELECTOR):
-            self._health.watch_event.labels("kubeconfigs").set(time.time())
-            kubeconfigs.forget(namespace, name)
-            supervisor.wake_all(namespace)
-
     def _not_served(self, ref: JobRef, problem: str) -> None:
         self._health.passes.labels("failed").inc()
 
@@ -225,6 +214,13 @@ async def for_ever(what: str, work: Callable[[], Awaitable[None]], retry_seconds
         except Exception:
             log.exception("%s: broke and begins anew in %g s", what, retry_seconds)
         await asyncio.sleep(retry_seconds)
+
+
+async def _follow_kubeconfigs(api: KubeApi, path: str, kubeconfigs: Kubeconfigs, supervisor: Supervisor) -> None:
+    """A changed kubeconfig Secret is used at once; so is one that appears."""
+    async for namespace, name in api.changes(path, SELECTOR):
+        kubeconfigs.forget(namespace, name)
+        supervisor.wake_all(namespace)
 
 
 async def _list_jobs(jobs: JobList, supervisor: Supervisor, registry: Registry, sweep: Sweep) -> None:

@@ -26,7 +26,7 @@ _WORDS = {
     "status": ("True", "False"), "reason": ("NodeLost",), "counted": ("true",), "direction": ("up", "down"),
     "device": ("nvidia.com/gpu",), "phase": ("Running", "Pending"), "role": ("learner",), "from_site": ("site-2",),
     "to_site": ("site-1",), "verb": ("GET", "PATCH"), "code": ("200", "503"), "result": ("done", "failed"),
-    "source": ("jobs", "kubeconfigs"), "version": ("0.1.0",), "python": ("3.12.1",), "kopf": ("1.45.2",),
+    "version": ("0.1.0",), "python": ("3.12.1",), "kopf": ("1.45.2",),
     "site": ("site-1", "site-2"), "namespace": (NAMESPACE,),
 }  # fmt: skip
 Labels = dict[str, str]

@@ -83,7 +83,6 @@ def lost_and_replaced(exposed: Exposed) -> Fleet:
     exposed.calls.called("site-1", "GET", 200, 0.1)
     exposed.calls.called("hub", "GET", None, 5.0)
     exposed.health.passes.labels("done").inc()
-    exposed.health.watch_event.labels("jobs").set(1.0)
     return fleet
 
 
@@ -117,7 +116,6 @@ def test_every_label_comes_from_an_allow_list() -> None:
         "verb": {"GET", "POST", "PUT", "PATCH", "DELETE"}.__contains__,
         "code": lambda value: value == "none" or re.fullmatch(r"[1-5]\d\d", value),
         "result": {"done", "failed"}.__contains__,
-        "source": {"jobs", "kubeconfigs"}.__contains__,
     }
     infos = {"uid", "preset", "pod", "namespace", "version", "python", "kopf", "le"}
     assert allowed.keys() | infos | {"direction"} == LABELS.keys()

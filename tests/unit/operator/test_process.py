@@ -107,6 +107,7 @@ async def test_health_tells_of_real_progress(
                 text = await answer.text()
         assert f"diloco_queue_depth {sum(age > 0 for age in unserved)}.0" in text
         assert f"diloco_lease_held {float(active and held)}" in text
+        assert f"diloco_watch_behind_seconds {behind}" in text
     finally:
         await server.close()
 
