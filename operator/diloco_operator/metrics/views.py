@@ -118,6 +118,9 @@ def _of_pods(done: Pass) -> Iterator[_Sample]:
 
 
 def _of_sites(done: Pass, status: JobStatus) -> Iterator[_Sample]:
+    """Of a job that has ended there is nothing at a site that anybody would miss."""
+    if is_final(status.conditions):
+        return
     known = {row.name: row.last_contact_time for row in status.sites}
     for site in done.observed.sites:
         yield "diloco_site_reachable", (site.name,), float(not site.unreachable)

@@ -168,6 +168,20 @@ def test_nothing_is_left_of_a_site_nothing_is_connected_to_while_its_jobs_go_on(
     assert told == {"hub", "site-1"}
 
 
+def test_a_site_that_is_away_is_nobodys_trouble_once_the_job_has_ended() -> None:
+    exposed, fleet = Exposed(), running_fleet()
+    exposed.step(fleet)
+    fleet.clusters["site-2"].down = "TCPFailure"
+    exposed.step(fleet)
+    found = {site: up for (*_, site), up in exposed.values("diloco_site_reachable").items()}
+    assert found == {"hub": 1.0, "site-1": 1.0, "site-2": 0.0}
+    fleet.finish(fleet.learner(0), 64, "error: it is wrong")
+    for _ in range(3):
+        exposed.step(fleet)
+    assert fleet.condition("Failed").status == "True"
+    assert exposed.values("diloco_site_reachable") == {}
+
+
 def test_counters_go_on_where_they_were_when_the_operator_is_started_anew() -> None:
     exposed = Exposed()
     fleet = lost_and_replaced(exposed)
