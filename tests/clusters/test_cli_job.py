@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from clusters import charts, workloads
+from clusters import charts, cli, storage, workloads
 from clusters.api import Api, path_of, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +35,7 @@ def test_a_job_over_two_clusters_under_the_charts_rights(
     hub, site_1, operator_image, new_namespace, python, tmp_path: Path
 ):
     own, namespace = new_namespace(hub), new_namespace(hub, site_1)
+    storage.provide(hub, hub.node(0), cli.FREE_VOLUMES)
     for site in (hub, site_1):
         python.provide(site, namespace)
     Api(hub).apply(yaml.safe_load((ROOT / "crds/dilocojobs.diloco.dev.yaml").read_text()))

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from clusters import workloads
+from clusters import cli, storage, workloads
 from clusters.api import Api, path_of, wait_until
 from clusters.endless_job import limited
 from clusters.operator_process import (
@@ -43,6 +43,7 @@ def relay(clusters):
 def namespace(clusters, python, relay, tmp_path_factory):
     """Of one name on hub and site, with what pods need to run the trainer, and the site's kubeconfig."""
     sites, name = (clusters.hub, clusters.site("site-1")), f"operator-{os.getpid()}"
+    storage.provide(clusters.hub, clusters.hub.node(0), cli.FREE_VOLUMES)
     for site in sites:
         Api(site).apply(workloads.namespace(name))
         python.provide(site, name)

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from clusters import workloads
+from clusters import cli, storage, workloads
 from clusters.api import Api, path_of, wait_until
 from clusters.fake_nodes import LABEL, TAINT, FakeNodes
 from clusters.operator_process import GROUP, OperatorProcess, job_of, kubeconfig_secret, pods
@@ -34,6 +34,7 @@ POOL = {
 def arena(clusters, python, tmp_path_factory):
     """(hub's API, namespace of the job, its UID, (API, namespace) of each site) with all Learners' pods running."""
     name, folder, hub = f"scale-{os.getpid()}", tmp_path_factory.mktemp("scale"), Api(clusters.hub)
+    storage.provide(clusters.hub, clusters.hub.node(0), cli.FREE_VOLUMES)
     with contextlib.ExitStack() as stack:
 
         def made(site, namespace):
