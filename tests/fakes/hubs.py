@@ -9,7 +9,9 @@ KEY = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
 
 class FakeHub:
-    """One job. `refuse` lets the next writes fail, `mute` all events; `writes` and `events` are what happened."""
+    """One job. `refuse` lets the next writes fail, `mute` all events; where the job is `changing`, somebody else writes
+    it between our reading and our writing. `writes` and `events` are what happened.
+    """
 
     def __init__(self, job: DiLoCoJob) -> None:
         self.job: DiLoCoJob | None = job.model_copy(
@@ -23,11 +25,17 @@ class FakeHub:
         """What a CRD that is too old does."""
         self.trials: list[JobStatus] = []
         self.mute = False
+        self.changing = False
 
     async def read_job(self) -> DiLoCoJob | None:
         return self.job
 
     async def read_key(self) -> bytes:
+        """Asked for once the job was read."""
+        if self.changing and self.job is not None:
+            version = str(int(self.job.metadata.resource_version) + 1)
+            metadata = self.job.metadata.model_copy(update={"resource_version": version})
+            self.job = self.job.model_copy(update={"metadata": metadata})
         return KEY
 
     async def commit_status(self, job: DiLoCoJob, status: JobStatus) -> DiLoCoJob:

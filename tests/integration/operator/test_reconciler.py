@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import NoReturn
 
 import pytest
 from aiohttp import web
@@ -13,7 +12,7 @@ from diloco_api.progress import LearnerProgress, LearnerState, Phase, Progress, 
 from diloco_api.tokens import AdminRole, read_admin_token
 from diloco_api.v1alpha1 import DiLoCoJob
 from diloco_operator.api import JobRef
-from diloco_operator.hub import HubConflict, HubError
+from diloco_operator.hub import HubError
 from diloco_operator.hub_facts import FixedFacts, HubFacts
 from diloco_operator.kube_hub import KubeHub
 from diloco_operator.planning.types import OperatorPolicy, Stop
@@ -260,18 +259,21 @@ async def test_a_job_that_changed_or_is_gone_is_no_problem_unless_it_always_has(
     scene.reconciler = Reconciler(
         scene.hub, FixedSites([scene.site]), HERE, scene.synchronizer, POLICY, on_problem=problems.append
     )
-    read, scene.hub.read_key = scene.hub.read_key, _conflicts  # type: ignore[method-assign]
+    scene.hub.changing = True
     await scene.passes_of(PATIENT_FAILURES)
     assert problems == []
     await scene.passes_of(1)
-    assert problems == ["it has changed"]
-    scene.hub.read_key = read  # type: ignore[method-assign]
-    await scene.at_work()
-    scene.hub.read_key = _conflicts  # type: ignore[method-assign]
+    assert problems == ["has changed since it was read"]
+    scene.hub.changing = False
+    await scene.passes_of(1)
+    assert scene.hub.job is not None
+    scene.hub.changing = True
+    metadata = scene.hub.job.metadata.model_copy(update={"generation": 2})  # told in the status
+    scene.hub.job = scene.hub.job.model_copy(update={"metadata": metadata})
     await scene.passes_of(PATIENT_FAILURES)
     scene.hub.job = None
     await scene.passes_of(1)
-    assert problems == ["it has changed"]
+    assert problems == ["has changed since it was read"]
 
 
 async def test_an_event_that_cannot_be_told_stops_nothing_and_starts_nothing_anew(scene: Scene) -> None:
@@ -519,14 +521,10 @@ async def test_what_cannot_be_known_ends_the_pass_only_when_its_looks_have_ended
 
 
 async def test_a_job_that_has_changed_at_every_pass_is_not_written_ever_faster(scene: Scene) -> None:
-    scene.hub.commit_status = _conflicts  # type: ignore[method-assign]
+    scene.hub.changing = True
     waits = []
     for _ in range(PATIENT_FAILURES + 6):
         assert await scene.reconciler.one_pass() is None
         waits.append(scene.reconciler._retry_after())
     assert waits[:PATIENT_FAILURES] == [CONFLICT_SECONDS] * PATIENT_FAILURES
     assert waits[-1] == LONGEST_RETRY_SECONDS
-
-
-async def _conflicts(*_: object) -> NoReturn:
-    raise HubConflict("it has changed")
