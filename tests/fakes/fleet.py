@@ -351,3 +351,14 @@ def running_fleet(**fields: object) -> Fleet:
     fleet.events.clear()
     fleet.writes = 0
     return fleet
+
+
+def never_heard_fleet(*cut: str, job: DiLoCoJob | None = None) -> Fleet:
+    """Accepted, Synchronizer heard; Learners have only just begun, and those of the sites `cut` will never be heard."""
+    fleet = Fleet(job=job or fleet_job())
+    fleet.settle(3)
+    fleet.serve()
+    for name in cut:
+        fleet.clusters[name].cut = True
+    fleet.settle(3)
+    return fleet

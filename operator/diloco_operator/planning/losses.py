@@ -7,7 +7,7 @@ from diloco_api.status import LearnerStatus
 from diloco_operator.planning.incarnations import CREATING
 from diloco_operator.planning.loss import Loss
 from diloco_operator.planning.rows import ACTIVE
-from diloco_operator.planning.site_state import REFUSED
+from diloco_operator.planning.site_state import NEVER_MADE
 from diloco_operator.planning.waiting import NOT_CREATED
 
 _OVER = frozenset({LearnerPhase.BACK_OFF.value, LearnerPhase.PARKED.value})
@@ -32,5 +32,4 @@ def given_up(before: Mapping[int, LearnerStatus], after: Mapping[int, LearnerSta
 
 
 def _never_was(before: LearnerStatus, row: LearnerStatus) -> bool:
-    """Its pod was refused, not lost."""
-    return before.reason in (CREATING, NOT_CREATED) and row.reason in REFUSED
+    return before.reason in (CREATING, NOT_CREATED) and row.reason in NEVER_MADE

@@ -50,6 +50,8 @@ REFUSED = {
 }
 """Reasons of refusals that any Learner would meet there, and what they are called at the site."""
 _AT_CREATION = frozenset(REFUSED.values()) - {Reason.CONFIG_ERROR}
+NEVER_MADE = frozenset(REFUSED) | {reason.value for reason in _AT_CREATION}
+"""Reasons of waiting rows whose pod was refused, or not even tried where others were refused."""
 _CUT_OFF = SITE_CONDITION_REASONS[SiteConditionType.SYNCHRONIZER_REACHABLE][1]
 
 

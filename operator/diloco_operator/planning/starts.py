@@ -14,7 +14,7 @@ from diloco_operator.planning.conditions import find
 from diloco_operator.planning.incarnations import begin, newest_known
 from diloco_operator.planning.place import Room, Spot, choose
 from diloco_operator.planning.rows import ACTIVE, is_due
-from diloco_operator.planning.site_state import REFUSED
+from diloco_operator.planning.site_state import NEVER_MADE
 from diloco_operator.planning.types import Event, Observed, PodView
 
 Rows = dict[int, LearnerStatus]
@@ -80,16 +80,16 @@ def start_due(
             continue
         room -= 1
         newest = newest_known(index, row, pods, observed.progress)
-        again = row is not None and _was_refused(row) and (row.site, row.incarnation) == (spot[0], newest)
+        again = row is not None and _was_never_made(row) and (row.site, row.incarnation) == (spot[0], newest)
         incarnation = newest if again else newest + 1
         started[index] = begin(job, index, incarnation, spot, row)
         events += [] if again else [_told(index, incarnation, spot[0], row)]
     return Starts(started, tuple(events))
 
 
-def _was_refused(row: LearnerStatus) -> bool:
-    """Its pod was refused, so that there never was one: trying again costs nobody a word, and no number."""
-    return row.state == LearnerPhase.BACK_OFF and row.reason in REFUSED and not row.running_since
+def _was_never_made(row: LearnerStatus) -> bool:
+    """There never was a pod of this incarnation: trying again costs nobody a word, and no number."""
+    return row.state == LearnerPhase.BACK_OFF and row.reason in NEVER_MADE and not row.running_since
 
 
 def _spot(openings: Openings, rows: Rows, row: LearnerStatus | None, moving: bool) -> Spot | None:

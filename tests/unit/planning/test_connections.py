@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from diloco_api.reach import REACHED_LINE, Failure, Unreached, unreached_line
-from fakes.fleet import Fleet, running_fleet
+from fakes.fleet import Fleet, never_heard_fleet, running_fleet
 
 KIND = "SynchronizerReachable"
 DNS = unreached_line(str(Unreached(Failure.DNS, "sync.example.com:443: Name or service not known")))
@@ -39,12 +39,7 @@ def test_a_silent_site_says_what_its_learners_say(failure: Failure) -> None:
 
 
 def test_learners_that_have_never_been_heard_say_it_too() -> None:
-    fleet = Fleet()
-    fleet.settle(3)
-    fleet.serve()
-    for cluster in fleet.clusters.values():
-        cluster.cut = True
-    fleet.settle(3)
+    fleet = never_heard_fleet("site-1", "site-2")
     assert fleet.reads == [], "they have only just begun"
     for cluster in fleet.clusters.values():
         cluster.logs = dict.fromkeys(cluster.pods, DNS)
@@ -56,12 +51,8 @@ def test_learners_that_have_never_been_heard_say_it_too() -> None:
 
 
 def test_learners_that_never_reach_the_synchronizer_from_their_site_move_and_it_is_not_their_fault() -> None:
-    fleet = Fleet()
-    fleet.settle(3)
-    fleet.serve()
+    fleet = never_heard_fleet("site-2")
     cluster = fleet.clusters["site-2"]
-    cluster.cut = True
-    fleet.settle(3)
     cluster.logs = dict.fromkeys(cluster.pods, TCP)
     fleet.pass_time(590, every=5)
     assert set(fleet.where().values()) == {"site-1", "site-2"}, "it may be mended"
@@ -74,12 +65,7 @@ def test_learners_that_never_reach_the_synchronizer_from_their_site_move_and_it_
 
 
 def test_where_there_is_no_other_place_the_site_is_tried_with_one_learner_at_a_time() -> None:
-    fleet = Fleet()
-    fleet.settle(3)
-    fleet.serve()
-    for cluster in fleet.clusters.values():
-        cluster.cut = True
-    fleet.settle(3)
+    fleet = never_heard_fleet("site-1", "site-2")
     for _ in range(300):
         for cluster in fleet.clusters.values():
             cluster.logs = dict.fromkeys(cluster.pods, TCP)

@@ -4,25 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from diloco_api.reach import Failure, Unreached, unreached_line
 from diloco_operator.planning.classify import FailureClass, classify
 from diloco_operator.planning.types import Ended, Refusal
 from diloco_operator.planning.views import pod_view
-from fakes.fleet import POLICY, Fleet, fleet_job, running_fleet
+from fakes.fleet import POLICY, Fleet, fleet_job, never_heard_fleet, running_fleet
 
 COOL_DOWN = POLICY.timeouts.site_cool_down_seconds
+TCP = unreached_line(str(Unreached(Failure.TCP, "192.0.2.11:31400: no answer")))
 WEBHOOK = Refusal("ServerError", "failed calling webhook: connection refused")
-
-
-def beginning_fleet(cut: str, **problem: str) -> Fleet:
-    """Nobody has been heard yet, and those of one site will not be."""
-    fleet = Fleet()
-    fleet.settle(3)
-    fleet.serve()
-    fleet.clusters[cut].cut = True
-    for name, value in problem.items():
-        setattr(fleet.clusters[cut], name, value)
-    fleet.settle(3)
-    return fleet
 
 
 def lasting(fleet: Fleet, seconds: float) -> None:
@@ -83,11 +73,25 @@ def test_waiting_for_quota_takes_no_number_and_tells_nothing_new() -> None:
     assert (fleet.row(1).state, fleet.row(1).incarnation) == ("Running", 2)
 
 
+def test_those_that_were_not_even_tried_where_others_were_refused_are_no_losses() -> None:
+    fleet = running_fleet(job=fleet_job(sites=1, replicas=3))
+    for index in (1, 2):
+        fleet.finish(fleet.learner(index), 137)
+    fleet.clusters["site-1"].refuse = Refusal("QuotaExceeded", "exceeded quota: pods")
+    losses = []
+    for _ in range(60):
+        fleet.beat()
+        losses += fleet.step(30).losses
+    assert sorted((loss.index, loss.reason) for loss in losses) == [(1, "AppError"), (2, "AppError")]
+    assert [fleet.row(index).incarnation for index in range(3)] == [1, 2, 2]
+
+
 # --- the way to the Synchronizer ----------------------------------------------------------------------------------
 
 
 def test_where_logs_cannot_be_read_those_that_are_never_heard_move_uncounted_too() -> None:
-    fleet = beginning_fleet("site-2", log_problem="Forbidden")
+    fleet = never_heard_fleet("site-2")
+    fleet.clusters["site-2"].log_problem = "Forbidden"
     fleet.pass_time(200, every=5)
     assert all(c.type != "SynchronizerReachable" for c in fleet.site("site-2").conditions), "they may still be starting"
     fleet.pass_time(150, every=5)
@@ -99,15 +103,9 @@ def test_where_logs_cannot_be_read_those_that_are_never_heard_move_uncounted_too
 
 
 def test_a_site_that_stays_cut_off_is_not_called_eligible_between_two_tries() -> None:
-    fleet = Fleet(job=fleet_job(sites=1, replicas=3))
-    fleet.settle(3)
-    fleet.serve()
-    fleet.clusters["site-1"].cut = True
-    fleet.settle(3)
-    said = "cannot reach the Synchronizer: TCPFailure: 192.0.2.11:31400: no answer"
+    fleet = never_heard_fleet("site-1", job=fleet_job(sites=1, replicas=3))
     for _ in range(400):
-        fleet.clusters["site-1"].logs = dict.fromkeys(fleet.clusters["site-1"].pods, said)
-        fleet.clusters["site-1"].log_problem = "Forbidden"
+        fleet.clusters["site-1"].logs = dict.fromkeys(fleet.clusters["site-1"].pods, TCP)
         fleet.run_all()
         fleet.pass_time(10)
     assert fleet.events.count("SiteIneligible") == 1

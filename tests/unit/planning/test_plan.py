@@ -413,18 +413,15 @@ def test_a_long_healthy_run_resets_the_back_off_however_it_ended(how: str) -> No
         world.heard = dict.fromkeys(world.heard, world.now)
         world.step(seconds=20)
     pod = world.change(world.learner(1), age_seconds=800.0)
-    match how:
-        case "vanished":
-            del world.pods[pod.name]
-        case "deleted":
-            world.change(pod, deleting=True, delete_by=world.now + 30)
-        case "stalled":
-            world.frozen[1, pod.incarnation] = 7
-            for _ in range(32):
-                world.heard = dict.fromkeys(world.heard, world.now)
-                world.step(seconds=20)
-                if world.row(1)[0] == "Running":
-                    world.change(world.learner(1), age_seconds=world.learner(1).age_seconds + 20)
+    if how == "stalled":
+        world.frozen[1, pod.incarnation] = 7
+        for _ in range(32):
+            world.heard = dict.fromkeys(world.heard, world.now)
+            world.step(seconds=20)
+            if world.row(1)[0] == "Running":
+                world.change(world.learner(1), age_seconds=world.learner(1).age_seconds + 20)
+    else:
+        take_away(world, how)
     before = len(world.created)
     world.step()
     assert len(world.created) == before + (0 if how == "stalled" else 1)
