@@ -35,6 +35,8 @@ _UNREACHABLE_WORDS = {
 }
 FORGET_COOL_DOWNS = 10
 """Cool-downs after which what was held against a site is forgotten, where nobody met with it again."""
+WORKS_AFTER_SECONDS = 60.0
+"""A container that runs for this long got past the start of Python, torch and its GPU."""
 SUSPECT_AFTER_SECONDS = 10.0
 """A site that does not answer at once is merely slow, or busy."""
 _CERTAIN = frozenset(
@@ -234,11 +236,15 @@ def _has_learner(state: SiteState, *phases: str) -> bool:
 
 
 def _proves(pod: PodView, eligible: Condition, now: float) -> bool:
-    """A pod that came about after the trouble began, or, where pods came about but did not run, runs since."""
-    since = to_seconds(eligible.last_transition_time)
-    if Reason(eligible.reason) in _AT_CREATION:
+    """A pod that came about after the trouble began, or, where pods came about but did not run, runs since.
+
+    A configuration that does not fit, or a GPU that cannot be used, shows a while after the start only.
+    """
+    since, reason = to_seconds(eligible.last_transition_time), Reason(eligible.reason)
+    if reason in _AT_CREATION:
         return pod.created_at > since
-    return pod.phase == "Running" and now - pod.age_seconds > since
+    least = WORKS_AFTER_SECONDS if reason is Reason.CONFIG_ERROR else 0.0
+    return pod.phase == "Running" and pod.age_seconds >= least and now - pod.age_seconds > since
 
 
 def _judged(state: SiteState, moment: SiteMoment) -> SiteState:

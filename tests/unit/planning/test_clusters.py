@@ -360,6 +360,20 @@ def test_a_device_that_cannot_be_used_counts_and_makes_the_site_ineligible() -> 
     assert "driver 535" in fleet.condition("Degraded").message
 
 
+def test_a_learner_that_is_about_to_meet_the_broken_device_proves_nothing_one_that_works_does() -> None:
+    fleet = running_fleet(job=fleet_job(sites=1, replicas=2))
+    for _ in range(3):
+        fleet.finish(fleet.learner(1), 70, "error: no CUDA device")
+        fleet.pass_time(90)  # until it may be tried again, and is
+        fleet.run_all()
+        fleet.pass_time(30)
+        assert fleet.learner(1).phase == "Running"
+        assert fleet.site_condition("site-1", "Eligible") == ("False", "ConfigError")
+    assert "SiteEligible" not in fleet.events
+    fleet.pass_time(40)
+    assert fleet.site_condition("site-1", "Eligible")[0] == "True"
+
+
 def test_a_certificate_that_does_not_fit_is_told_at_the_site() -> None:
     fleet = running_fleet()
     fleet.clusters["site-2"].cut = True
