@@ -34,6 +34,8 @@ _SHOWN_BYTES = 8
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME = 9, 10, 62
 """Codes of X.509 verification, as OpenSSL numbers them."""
 
+_Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
 logger = logging.getLogger(__name__)
 
 
@@ -136,23 +138,51 @@ def probe(address: str, tls: ClientTls) -> Finding | None:
     if _is_proxied(host):
         return None
     try:
-        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = _addresses(host, port)
     except OSError as error:
         return Finding(Failure.DNS, f"{address}: {error.strerror}")
     try:
-        connection = socket.create_connection((host, port), PROBE_SECONDS)
+        context = tls.own.client_context()
+    except OSError as error:
+        return Finding(Failure.TLS, f"{address}: own certificates cannot be used: {error.strerror or error}")
+    try:
+        connection = _connected(context, addresses, tls.server_name)
     except OSError as error:
         return Finding(Failure.TCP, f"{address}: {error.strerror or 'no answer'}")
     with connection:
         return _handshake(connection, address, tls)
 
 
-def _handshake(connection: socket.socket, address: str, tls: ClientTls) -> Finding | None:
+def _addresses(host: str, port: int) -> list[_Address]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, where) for family, _, _, _, where in found]
+
+
+def _connected(context: ssl.SSLContext, addresses: list[_Address], server_name: str | None) -> ssl.SSLSocket:
+    """A connection on which nothing of TLS was said yet, to the first of `addresses` that takes one.
+
+    It is wrapped before it is made: Python never closes one it is given when the other end has gone meanwhile.
+    """
+    problem = OSError("it has no address")
+    for family, where in addresses:
+        plain = socket.socket(family, socket.SOCK_STREAM)
+        secured = context.wrap_socket(plain, server_hostname=server_name, do_handshake_on_connect=False)
+        secured.settimeout(PROBE_SECONDS)
+        try:
+            secured.connect(where)
+        except OSError as error:
+            secured.close()
+            problem = error
+        else:
+            return secured
+    raise problem
+
+
+def _handshake(secured: ssl.SSLSocket, address: str, tls: ClientTls) -> Finding | None:
     try:
-        context = tls.own.client_context()
-        with context.wrap_socket(connection, server_hostname=tls.server_name) as secured:
-            if _is_welcome(secured):
-                return None
+        secured.do_handshake()
+        if _is_welcome(secured):
+            return None
     except ssl.SSLCertVerificationError as error:
         why, advice = _unfit(error, tls)
         return Finding(Failure.TLS, f"{address}: {why}: {_shown(address)}; {advice}", unfit=True)
@@ -195,10 +225,8 @@ def _shown(address: str) -> str:
     context.verify_mode = ssl.CERT_NONE
     host, port = split_address(address)
     try:
-        with (
-            socket.create_connection((host.strip("[]"), port), PROBE_SECONDS) as connection,
-            context.wrap_socket(connection) as secured,
-        ):
+        with _connected(context, _addresses(host.strip("[]"), port), None) as secured:
+            secured.do_handshake()
             return _described(x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b""))
     except (OSError, ValueError) as error:
         return f"its certificate cannot be had a second time: {error}"
