@@ -79,8 +79,13 @@ def norm(pieces: Sequence[Tensor]) -> float:
 
 def fp32(x: float) -> float:
     """The nearest fp32 number."""
-    rounded: float = struct.unpack("<f", struct.pack("<f", x))[0]
-    return rounded
+    return fp32s([x])[0]
+
+
+def fp32s(values: Sequence[float]) -> Sequence[float]:
+    """`fp32` of every value."""
+    form = f"<{len(values)}f"
+    return struct.unpack(form, struct.pack(form, *values))
 
 
 def weighted_sum(deltas: Sequence[Tensor], factors: Sequence[float]) -> Tensor:

@@ -2,7 +2,7 @@
 
 fp32, bf16 and fp16 are plain casts. int8, int4 and e3m0 (Streaming DiLoCo, arXiv 2501.18512, section 3; our choice of
 scale and zero) work on blocks of 256 values with one bf16 scale each, rounded up so that nothing saturates. A body
-holds all scales, then all codes. Nothing here is shared with the product; Python floats are fp64, so each `fp32` below
+holds all scales, then all codes. Nothing here is shared with the product; Python floats are fp64, so each `fp32` and `fp32s` below
 is the one rounding that fp32 arithmetic would make.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from reference.arithmetic import fp32
+from reference.arithmetic import fp32, fp32s
 
 BLOCK = 256
 LEVELS = {"int8": 127, "int4": 7}
@@ -60,9 +60,11 @@ def encode(kind: str, x: Tensor, draws: Sequence[float] | None = None) -> bytes:
     for block, drawn in zip(blocks(values), blocks(draws), strict=True):
         scales.append(scale_bits(kind, max(abs(v) for v in block)))
         scale = from_bf16(scales[-1])
-        for value, draw in zip(block, drawn, strict=True):
-            ratio = fp32(value / scale) if scale else 0.0
-            codes.append(level_code(LEVELS[kind], ratio, draw) if kind in LEVELS else power_code(ratio, draw))
+        ratios = fp32s([value / scale for value in block]) if scale else [0.0] * len(block)
+        if kind in LEVELS:
+            codes += level_codes(LEVELS[kind], ratios, drawn)
+        else:
+            codes += [power_code(ratio, draw) for ratio, draw in zip(ratios, drawn, strict=True)]
     return struct.pack(f"<{len(scales)}H", *scales) + pack_codes(kind, codes)
 
 
@@ -73,9 +75,10 @@ def scale_bits(kind: str, largest: float) -> int:
     return bits if fp32(levels * from_bf16(bits)) >= largest else bits + 1
 
 
-def level_code(most: int, ratio: float, draw: float) -> int:
-    """int8, int4: one of the two whole numbers around the ratio; with draw 1/2 the nearest, ties to even."""
-    return max(-most, min(most, round(fp32(ratio + (0.5 - draw)))))
+def level_codes(most: int, ratios: Sequence[float], draws: Sequence[float]) -> list[int]:
+    """int8, int4: one of the two whole numbers around each ratio; with draw 1/2 the nearest, ties to even."""
+    moved = fp32s([ratio + (0.5 - draw) for ratio, draw in zip(ratios, draws, strict=True)])
+    return [max(-most, min(most, round(value))) for value in moved]
 
 
 def power_code(ratio: float, draw: float) -> int:
@@ -115,7 +118,7 @@ def decode(kind: str, body: bytes, numel: int) -> Tensor:
     else:
         nibbles = [half for byte in packed for half in (byte & 15, byte >> 4)][:numel]
         factors = [float(n - 16 if n > 7 else n) if kind == "int4" else power_factor(n) for n in nibbles]
-    return torch.tensor([fp32(scales[i // BLOCK] * f) for i, f in enumerate(factors)], dtype=torch.float32)
+    return torch.tensor(fp32s([scales[i // BLOCK] * f for i, f in enumerate(factors)]), dtype=torch.float32)
 
 
 def power_factor(nibble: int) -> float:
