@@ -40,7 +40,8 @@ quickstart: setup ## Train a small GPT on this machine with three Learners, one 
 		--drill kill-learner=1@30s || { code=$$?; [ $$code -eq 130 ] || exit $$code; } # 130: stopped on purpose
 
 test: setup ## Run the rootless tests: unit, contract, integration
-	@$(PYTEST) tests/unit tests/contract tests/integration
+	@$(PYTEST) --numprocesses auto tests/unit tests/contract
+	@$(PYTEST) tests/integration
 
 test-chart: setup ## Render, lint and check the Helm charts with a real helm (Go fetches the definitions of monitors)
 	@$(PYTEST) tests/chart
