@@ -2,8 +2,8 @@
 
 fp32, bf16 and fp16 are plain casts. int8, int4 and e3m0 (Streaming DiLoCo, arXiv 2501.18512, section 3; our choice of
 scale and zero) work on blocks of 256 values with one bf16 scale each, rounded up so that nothing saturates. A body
-holds all scales, then all codes. Nothing here is shared with the product; Python floats are fp64, so each `fp32` and `fp32s` below
-is the one rounding that fp32 arithmetic would make.
+holds all scales, then all codes. Nothing here is shared with the product; Python floats are fp64, so each `fp32` and
+`fp32s` below is the one rounding that fp32 arithmetic would make.
 """
 
 import struct
