@@ -5,24 +5,27 @@ notice. Bad kubeconfigs, quotas and namespaces are in test_operator_jobs and tes
 every job. The last test takes the CRD away from everybody.
 """
 
+import base64
 import re
 import time
 
 import pytest
 import yaml
 
-from clusters import node
+from clusters import node, workloads
 from clusters.api import Api, ApiError, path_of, wait_until
 from clusters.endless_job import endless
 from clusters.installation import CRD
 from clusters.operator_process import GROUP, condition, owned, pods, site_of
 from clusters.processes import Processes
+from diloco_api.names import FILE_TOKEN
 from diloco_api.states import Reason
 
 pytestmark = pytest.mark.timeout(900)
 HEALTHY = "as-long-as-a-name-may-be-".ljust(63, "x")
 ONLY_AT_SITE_2 = "registry.test/only-at-site-2:1"
 NOBODY_HAS = "example.com/nobody-has"
+KEPT_FREE = "example.com/kept-free"
 SOON_SECONDS = 15.0
 """From when there is something to be seen: two looks at a job, on a small machine."""
 CHILD_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -202,6 +205,38 @@ def test_a_gpu_resource_nobody_has_is_named_with_its_site_and_pool_long_before_t
     assert text.startswith("site-1: Learner 0 in pool big: Unschedulable: ")
     assert NOBODY_HAS in text
     assert taken < SOON_SECONDS
+
+
+def test_a_token_the_synchronizer_does_not_take_is_told_and_the_next_incarnation_has_a_good_one(run, figure, request):
+    """What somebody put into the Secret while its pod waited for a node; a Secret is made anew for each incarnation."""
+    site, api = run.sites[1], Api(run.sites[1])
+    workloads.kubectl(site, "taint", "node", "--all", f"{KEPT_FREE}=:NoSchedule")
+    try:
+        uid = run.hub.create(one_learner(run, "token", lambda spec: None))["metadata"]["uid"]
+        request.addfinalizer(lambda: run.hub.delete(GROUP, "DiLoCoJob", run.namespace, "token"))
+        told(run, "token", figure, degraded("ReplacementUnschedulable"))
+        (secret,) = [key for key in owned(api, run.namespace, uid) if key.startswith("Secret/")]
+        wrong = {"data": {FILE_TOKEN: base64.b64encode(b"somebody else's").decode()}}
+        api.patch(path_of("v1", "Secret", run.namespace, secret.partition("/")[2]), wrong)
+    finally:
+        workloads.kubectl(site, "taint", "node", "--all", f"{KEPT_FREE}-")
+    begun = time.monotonic()
+
+    def found(job):
+        _, why, message = condition(site_of(job, "site-1"), "SynchronizerReachable")
+        return message if why == Reason.AUTH_FAILURE else None
+
+    text = run.wait_for("that its token is refused", "token", found, 120)
+    figure(f"token: refused, told {time.monotonic() - begun:.1f} s after its pod had a node: {text}")
+    assert "token" in text
+
+    def at_work(job):
+        (row,) = job["status"]["learnerStatuses"]
+        connected = condition(site_of(job, "site-1"), "SynchronizerReachable")[0] == "True"
+        return row if (row["state"], connected) == ("Running", True) else None
+
+    row = run.wait_for("the next one at work", "token", at_work, 120)
+    assert (row["site"], row["incarnation"], row["restartsCounted"]) == ("site-1", 2, 1)
 
 
 def test_an_image_that_cannot_be_pulled_at_one_site_is_named_and_its_learner_moves(run, bad, figure):
