@@ -52,3 +52,18 @@ def test_no_connection_is_left_open_to_whoever_resets_it(tmp_path: Path, monkeyp
     assert {finding.failure for finding in found if finding} <= {Failure.TLS, Failure.TCP}
     assert all(found), "nobody is there"
     assert [str(warning.message) for warning in told] == []
+
+
+def test_an_address_of_a_family_this_machine_does_not_have_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names may have addresses of IPv6 where the kernel has none."""
+    monkeypatch.setenv("no_proxy", "two.example")
+    with resetting() as address:
+        here = ("127.0.0.1", int(address.rpartition(":")[2]))
+        found = [(socket.AF_APPLETALK, ("::1", 1)), (socket.AF_INET, here)]
+        answer = [(family, socket.SOCK_STREAM, 0, "", where) for family, where in found]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+        finding = probe("two.example:1", certificates.learner(tmp_path))
+    assert finding is not None
+    assert "family" not in finding.message, "the other one was tried, and resets"

@@ -159,23 +159,28 @@ def _addresses(host: str, port: int) -> list[_Address]:
 
 
 def _connected(context: ssl.SSLContext, addresses: list[_Address], server_name: str | None) -> ssl.SSLSocket:
-    """A connection on which nothing of TLS was said yet, to the first of `addresses` that takes one.
-
-    It is wrapped before it is made: Python never closes one it is given when the other end has gone meanwhile.
-    """
+    """A connection on which nothing of TLS was said yet, to the first of `addresses` that takes one; raises OSError."""
     problem = OSError("it has no address")
-    for family, where in addresses:
-        plain = socket.socket(family, socket.SOCK_STREAM)
-        secured = context.wrap_socket(plain, server_hostname=server_name, do_handshake_on_connect=False)
-        secured.settimeout(PROBE_SECONDS)
+    for address in addresses:
         try:
-            secured.connect(where)
+            return _connection(context, address, server_name)
         except OSError as error:
-            secured.close()
             problem = error
-        else:
-            return secured
     raise problem
+
+
+def _connection(context: ssl.SSLContext, address: _Address, server_name: str | None) -> ssl.SSLSocket:
+    """Wrapped before it is made: Python never closes one it is given when the other end has gone meanwhile."""
+    family, where = address
+    plain = socket.socket(family, socket.SOCK_STREAM)
+    secured = context.wrap_socket(plain, server_hostname=server_name, do_handshake_on_connect=False)
+    try:
+        secured.settimeout(PROBE_SECONDS)
+        secured.connect(where)
+    except OSError:
+        secured.close()
+        raise
+    return secured
 
 
 def _handshake(secured: ssl.SSLSocket, address: str, tls: ClientTls) -> Finding | None:
