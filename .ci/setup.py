@@ -82,8 +82,8 @@ def _make_venv(venv: Path, uv: str | None) -> None:
 
 
 def _installer(python: Path, uv: str | None) -> list[str]:
-    if uv:
-        return [uv, "pip", "install", "--python", str(python)]
+    if uv:  # compiled as pip does it: in pods nobody can write there, and each process would compile for itself
+        return [uv, "pip", "install", "--compile-bytecode", "--python", str(python)]
     own_pip = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
     if own_pip:
         return [str(python), "-m", "pip", "install", "--disable-pip-version-check"]

@@ -11,7 +11,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from clusters import build, charts, cli, endless_job, faults, images, load, node, shape, sharing, storage, workloads
+from clusters import (
+    build,
+    charts,
+    cli,
+    endless_job,
+    faults,
+    images,
+    load,
+    node,
+    pace,
+    shape,
+    sharing,
+    storage,
+    workloads,
+)
 from clusters import site as site_module
 from clusters.api import Api
 from clusters.installation import Installation
@@ -37,7 +51,8 @@ def clusters() -> Iterator[Layout]:
     ours = not layout.folder.exists()
     try:
         cli.up(layout)
-        yield layout
+        with pace.kept(layout):
+            yield layout
     finally:
         if ours:
             cli.down(layout)

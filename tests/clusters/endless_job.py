@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from clusters import pace
 from clusters.api import Api, Object, wait_until
 from clusters.installation import Installation
 from clusters.operator_process import condition, pods, site_of
@@ -24,9 +25,9 @@ def endless(job: Object) -> None:
 
 
 def limited(template: Object) -> Object:
-    """A pod template whose container takes a fifth of a core: what trains without end would take all there is."""
+    """A pod template whose container takes little of the machine once it has started (pace.py)."""
     container = template["spec"]["containers"][0]
-    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": "200m", "memory": "2Gi"}}
+    resources = {"requests": {"cpu": "20m"}, "limits": {"cpu": pace.LIMIT, "memory": "2Gi"}}
     return {"spec": template["spec"] | {"containers": [container | {"resources": resources}]}}
 
 

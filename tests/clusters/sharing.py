@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 LONGEST_FIRST = [
-    "test_site_failures",
     "test_failures",
+    "test_lost_site",
+    "test_site_failures",
     "test_bad_input",
     "test_monitoring",
     "test_operator_release",
