@@ -19,8 +19,8 @@ LIMIT = "900m"
 """Marks the containers that are meant; no other has it."""
 _QUOTA = "90000"
 """The same in microseconds of a period of 100 ms."""
-_SLOW_QUOTA = "10000"
-_TO_START_NANOSECONDS = 12_000_000_000
+_SLOW_QUOTA = "5000"
+_TO_START_NANOSECONDS = 6_000_000_000
 _LOOK_SECONDS = 1.0
 
 
