@@ -10,7 +10,7 @@ import pytest
 
 from clusters import faults, workloads
 from clusters.api import wait_until
-from clusters.endless_job import JOB, whole
+from clusters.endless_job import JOB, endless, whole
 from clusters.watching import dashboard_queries, quick_rules, watching
 from monitoring.rules import recorded
 
@@ -28,6 +28,19 @@ NOTHING_HAPPENED = (
     "Requests to sites that failed",  # but at times
 )  # fmt: skip
 """Panels that are rightly empty on such a job."""
+
+
+def steady(job):
+    """Learners that keep their pace: what counted is measured against their mean rate."""
+    endless(job)
+    (container,) = job["spec"]["learners"]["template"]["spec"]["containers"]
+    container["resources"]["limits"]["cpu"] = "200m"
+
+
+@pytest.fixture(scope="module")
+def run(installation):
+    installation.hub.create(installation.example(JOB, steady))
+    return installation
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +127,8 @@ def test_learners_cut_off_from_the_synchronizer_are_a_lost_quorum_and_a_stall(wa
 def test_an_operator_that_is_down_is_missed_and_takes_no_seconds_with_it(watched, run, figure):
     """Down for half a minute: the totals of a job go on from where they were, nothing is counted twice."""
     whole(run, PATIENCE, cooling=("site-1", "site-2"))
-    before, begun = total(watched), time.time()
+    before = wait_until("what was open is counted", lambda: counting(watched), PATIENCE)
+    begun = time.time()
     deployment = ("-n", run.own_namespace, "scale", "deployment", "--selector=app.kubernetes.io/component=operator")
     workloads.kubectl(run.layout.hub, *deployment, "--replicas=0")
     fires(watched, "DiLoCoOperatorDown")
@@ -132,6 +146,14 @@ def test_an_operator_that_is_down_is_missed_and_takes_no_seconds_with_it(watched
 def total(watched):
     """Seconds of all Learners in all states, as scraped last."""
     return watched.number(f"sum(max by (learner, site, state) ({STATES}))")
+
+
+def counting(watched):
+    """The total, if time passed into it as usual: what Learners did while they were not heard comes in one piece."""
+    first, begun = total(watched), time.time()
+    time.sleep(20)
+    last, passed = total(watched), time.time() - begun
+    return last if last - first == pytest.approx(4 * passed, abs=4 * 8) else None
 
 
 def test_states_partition_the_wanted_seconds(watched):
