@@ -21,13 +21,14 @@ TINY = [
     "spec.train.data.sequenceLength=16", "spec.train.batch.sequences=2",
 ]  # fmt: skip
 SHORT = {
-    "quickstart": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=4000"],
-    "minimal": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=3000"],
+    "quickstart": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=16000"],
+    "minimal": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=16000"],
     "diloco": ["spec.algorithm.syncEvery=10", "spec.budget.outerRounds=3"],
     "streaming": ["spec.algorithm.syncEvery=10", "spec.budget.innerSteps=40"],
-    "multi-site": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=4000"],
+    "multi-site": ["spec.algorithm.fragments=4", "spec.algorithm.syncEvery=8", "spec.budget.tokens=16000"],
 }
-"""What makes each one short; the data of all are a small text."""
+"""What makes each one short; the data of all are a small text. Where Learners share a budget of tokens by pace, it
+is large enough that the loss falls however they share it: the learning rate of each rises over its first 100 steps."""
 REASONS = {
     "quickstart": "TokenBudgetReached",
     "minimal": "TokenBudgetReached",
