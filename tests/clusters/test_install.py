@@ -263,14 +263,16 @@ def test_while_the_release_is_there_its_own_account_lets_jobs_go(clusters, reade
     (block,) = (
         text for text in re.findall(r"```\n(.*?)```", page, re.DOTALL) if "kubectl --namespace diloco run" in text
     )
-    stop, clean = readme.lines(block)
+    stop, clean, wait, logs, remove = readme.lines(block)
     refused = cleanup(clusters.hub, "--orphan", "--lease-namespace", OWN)
     assert refused.returncode == 1
     assert "is at work (Lease diloco/diloco-operator)" in refused.stderr
     reader.types(clusters.hub, stop)
     wait_until("the operator gone", lambda: not hub.all("v1", "Pod", OWN, "app.kubernetes.io/component=operator"), 60)
     reader.types(clusters.hub, f"kubectl --namespace {JOBS} delete dlj stuck --wait=false")
-    assert "let go: training/stuck (is being deleted); at " in reader.types(clusters.hub, clean)
+    reader.types(clusters.hub, f"{clean}\n{wait}")
+    assert "let go: training/stuck (is being deleted); at " in reader.types(clusters.hub, logs)
+    reader.types(clusters.hub, remove)
     wait_until("the job gone", lambda: job_of(hub, JOBS, "stuck") is None, 30)
 
 
