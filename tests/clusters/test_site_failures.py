@@ -50,7 +50,7 @@ def test_a_site_whose_api_the_hub_cannot_reach_keeps_its_learners(run, scene):
 
 
 def test_a_job_deleted_while_a_site_is_down_goes_when_the_site_is_back(run, healed, figure):
-    whole(run)
+    whole(run, cooling={"site-1"})
     job, site = run.job(JOB), run.layout.site("site-1")
     uid = job["metadata"]["uid"]
     faults.cut(site, "api")
