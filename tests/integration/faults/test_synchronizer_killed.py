@@ -98,13 +98,12 @@ def test_a_run_whose_synchronizer_is_killed_again_and_again_is_replayed_to_the_s
         for name in ("theta", "momentum", "published"):
             assert torch.equal(getattr(state, name), getattr(wanted, name)), (name, state.index)
 
+    totals = TokenLedger.from_json(loaded.control["ledger"]).totals()
+    assert totals.discarded == {}
+    assert (totals.in_flight, totals.repeated) == (0, 0)
     steps = [event for name in LEARNERS for event in job.tape(name) if event["kind"] == "step"]
     trained = sum(stop - start for event in steps for _, start, stop in event["ranges"])
     assert trained == 2 * STEPS * 8, (
         "the budget was trained to the last sequence, none twice (last batches may be short)"
     )
-    totals = TokenLedger.from_json(loaded.control["ledger"]).totals()
     assert totals.trained == trained * 64
-    assert totals.in_flight == 0
-    assert sum(totals.discarded.values()) == 0
-    assert totals.repeated == 0
