@@ -3,6 +3,7 @@
 It speaks the wire's `Synchronizer` seam and keeps what a Learner must keep: anchors, token clock, open contributions.
 """
 
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import torch
@@ -163,6 +164,11 @@ class ScriptedLearner:
         opened = self.parts[fragment].open
         assert opened is not None
         return await self.wire.contribute(*opened)
+
+    async def listen(self) -> None:
+        """Open a stream of notices for a moment: what it waits for is asked for elsewhere."""
+        async with aclosing(self.wire.turns()) as notices:
+            await anext(notices)
 
     async def adopt(self, settlement: pb.Settlement) -> None:
         """Take in a settlement: pull, check the digest, start the next stretch."""

@@ -19,6 +19,7 @@ from diloco_trainer.algorithm.events import (
     Joined,
     Key,
     Left,
+    Listening,
     MarkAlive,
     MarkDead,
     MarkGone,
@@ -462,18 +463,19 @@ def restarted(*learners: int) -> Rounds:
     return rounds
 
 
-def test_after_a_restart_turns_wait_until_all_learners_of_before_are_heard() -> None:
+def test_after_a_restart_turns_wait_until_all_learners_of_before_listen() -> None:
+    """Heard alone is not enough: what one that does not listen has trained would be versions behind in a moment."""
     rounds = restarted(0, 1)
-    rounds.at(1.0)
-    rounds.hear(0)
+    rounds.at(1.0, Listening(0, 1))
+    rounds.hear(0, 1)
     assert only(Announce, rounds.at(6.0, Tick())) == []
-    rounds.hear(1)
+    rounds.send(Listening(1, 1))
     assert [announced.turn for announced in only(Announce, rounds.at(8.0, Tick()))] == [1]
 
 
 def test_after_a_restart_turns_wait_ten_seconds_for_a_learner_that_does_not_come_back() -> None:
     rounds = restarted(0, 1)
-    rounds.hear(0)
+    rounds.send(Listening(0, 1))
     assert next_deadline(rounds.state, 1.0) == pytest.approx(9.0)
     for second in range(1, 12):
         rounds.at(float(second), Tick())
@@ -484,6 +486,7 @@ def test_after_a_restart_turns_wait_ten_seconds_for_a_learner_that_does_not_come
 
 def test_a_learner_that_joins_after_a_restart_is_not_waited_for() -> None:
     rounds = restarted(0)
+    rounds.send(Listening(0, 1))
     rounds.hear(0)
     rounds.join(1)
     assert len(only(Announce, rounds.at(2.0, Tick()))) == 1

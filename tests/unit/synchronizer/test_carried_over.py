@@ -47,6 +47,7 @@ async def test_a_short_stretch_after_a_long_one_may_carry_its_residual(tmp_path:
     if crash:
         bench = bench.crashed()
         learner.wire = bench.wire(0)
+        await learner.listen()
     assert (await answer(bench, learner, 1, 0.6 * LONG * NORM)).outcome == pb.MERGED
     refused = await answer(bench, learner, 1, 0.6 * LONG * NORM + 11 * NORM)
     assert (refused.outcome, refused.reason, refused.discarded_by_guard) == (pb.REFUSED, "NormOutlier", True)

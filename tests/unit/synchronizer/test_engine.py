@@ -178,6 +178,7 @@ async def test_a_body_beyond_the_lease_is_settled_as_refused_and_its_tokens_are_
     second.wire = after.wire(1)
     for learner in (first, second):
         await learner.heartbeat()
+        await learner.listen()
     after.advance(2.5)
     await first.contribute(0, 1)
     await first.adopt(await first.resend(0))

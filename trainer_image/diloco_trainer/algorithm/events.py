@@ -58,6 +58,14 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class Listening:
+    """Its stream of notices has been opened: from now on it learns of turns."""
+
+    index: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     index: int
     incarnation: int
@@ -113,7 +121,9 @@ class Tick:
     """Time has passed."""
 
 
-Event = Joined | Heard | Left | Contributed | AnsweredNothing | MergeDone | PoolChanged | DrainRequested | Tick
+Event = (
+    Joined | Heard | Listening | Left | Contributed | AnsweredNothing | MergeDone | PoolChanged | DrainRequested | Tick
+)
 
 # --- effects ----------------------------------------------------------------------------------------------------
 

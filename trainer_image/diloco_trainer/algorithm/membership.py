@@ -14,6 +14,7 @@ from diloco_trainer.algorithm.events import (
     GoneReason,
     Heard,
     Joined,
+    Listening,
     MarkAlive,
     MarkDead,
     MarkGone,
@@ -61,10 +62,17 @@ def hear(state: RoundState, event: Heard, now: float) -> Iterator[Effect]:
     if not member.alive:
         yield MarkAlive(member.index, member.incarnation)
     state.members[member.who] = replace(
-        member, last_heard=now, alive=True, step_seconds=event.step_seconds, drained=event.drained, restored=False
+        member, last_heard=now, alive=True, step_seconds=event.step_seconds, drained=event.drained
     )
     if not member.alive:
         expect_where_nobody_is(state, member.who)
+
+
+def listen(state: RoundState, event: Listening) -> None:
+    """An admitted incarnation can be asked for its answers."""
+    member = state.members.get((event.index, event.incarnation))
+    if member is not None:
+        state.members[member.who] = replace(member, restored=False)
 
 
 def depart(state: RoundState, who: Who, reason: GoneReason) -> None:

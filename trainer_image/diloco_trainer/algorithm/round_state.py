@@ -86,7 +86,7 @@ class Member:
     step_seconds: float | None = None
     drained: bool = False
     going: GoneReason | None = None  # gone as soon as its accepted bodies have settled
-    restored: bool = False  # known from the log, not heard since
+    restored: bool = False  # known from the log, has not listened to notices since
 
     @property
     def who(self) -> Who:

@@ -29,6 +29,7 @@ from diloco_trainer.algorithm.events import (
     Hold,
     Joined,
     Left,
+    Listening,
     Merge,
     MergeDone,
     PoolChanged,
@@ -83,6 +84,8 @@ def _handle(state: RoundState, event: Event, now: float) -> Iterator[Effect]:
             yield from membership.join(state, event, now)
         case Heard():
             yield from membership.hear(state, event, now)
+        case Listening():
+            membership.listen(state, event)
         case Left():
             membership.depart(state, (event.index, event.incarnation), GoneReason.LEFT)
         case Contributed():

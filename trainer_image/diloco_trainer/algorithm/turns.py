@@ -33,7 +33,7 @@ def take_turns(state: RoundState, now: float) -> Iterator[Effect]:
 
 
 def reunion_ends(state: RoundState) -> float | None:
-    """Until when turns wait, after a restart, for Learners that have not come back yet; None: for nobody.
+    """Until when turns wait, after a restart, for Learners that do not listen again yet; None: for nobody.
 
     Without it the first one back makes outer steps alone, and another finds itself versions behind a moment later, its
     stretch lost. Nothing stands still meanwhile but the turns.

@@ -6,7 +6,7 @@ dead, gone or fenced has been decided by `sync_round`; how much is leased by `Wo
 
 import math
 
-from diloco_trainer.algorithm.events import Heard, Joined, Left, RejectJoin
+from diloco_trainer.algorithm.events import Heard, Joined, Left, Listening, RejectJoin
 from diloco_trainer.algorithm.round_state import Stage
 from diloco_trainer.algorithm.sync_round import open_turns
 from diloco_trainer.synchronizer.control import plain_ranges
@@ -100,6 +100,7 @@ class Desk:
         subscription.push(pb.Notice(phase=PHASES[core.told_phase]))
         for turn in open_turns(core.rounds):
             subscription.push(turn_notice(turn))
+        core.feed(Listening(*who))
         reply.ok(None)
 
     def unsubscribe(self, who: Who, subscription: Subscription) -> None:
